@@ -1,0 +1,17 @@
+# One interface target with the flags that every target of the project uses.
+add_library(alq_flags INTERFACE)
+target_compile_options(alq_flags INTERFACE
+  -Wall -Wextra -Wconversion -Wshadow -Werror
+  "$<$<COMPILE_LANGUAGE:CXX>:-Woverloaded-virtual;-Wnon-virtual-dtor>"
+  # sqrt vectorises only without errno; no contraction, so that every target
+  # gives the same bits.
+  -fno-math-errno -ffp-contract=off)
+if(ALQ_SANITIZE)
+  target_compile_options(alq_flags INTERFACE
+    -fsanitize=${ALQ_SANITIZE} -fno-omit-frame-pointer -g)
+  target_link_options(alq_flags INTERFACE -fsanitize=${ALQ_SANITIZE})
+  if(ALQ_SANITIZE STREQUAL "undefined")
+    target_compile_options(alq_flags INTERFACE -fno-sanitize-recover=all)
+  endif()
+endif()
+target_compile_definitions(alq_flags INTERFACE FMT_HEADER_ONLY=1 _GNU_SOURCE)

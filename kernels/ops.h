@@ -1,0 +1,150 @@
+// The one table of element-wise operations that the library runs on memory.
+// Each has a plain argument struct; a device runs it on a stream (on CPU: the
+// functions of kernels/cpu, on CUDA: one launch each).  Arguments are copied at
+// launch.  Arithmetic is defined here and is the same on every target:
+//   half types are read into f32 and rounded to nearest even once, on store;
+//   no fused multiply-add unless the operation says so; denormals are kept.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+namespace aliquot::kernels {
+
+enum class OpCode : int32_t {
+  kFill,
+  kCopy,
+  kCast,
+  kAccumulate,
+  kAdamW,
+  kSgd,
+  kNorm,
+};
+
+// dst[i] = the pattern, `width` bytes (1, 2, 4 or 8) of `bits`, little endian.
+struct FillArgs {
+  void* dst;
+  int64_t count;
+  uint64_t bits;
+  int64_t width;
+};
+
+struct CopyArgs {
+  void* dst;
+  const void* src;
+  int64_t bytes;
+};
+
+// dst[i] = src[i] * scale, each in its dtype; scale 1 is exact.  The product is
+// formed in f32 unless either side is f64.
+struct CastArgs {
+  void* dst;
+  const void* src;
+  int64_t count;
+  Dtype dst_dtype, src_dtype;
+  double scale;
+};
+
+// dst[i] = dst[i] + src[i] in dst's dtype (src converted first; dst f32 or f64).
+struct AccumulateArgs {
+  void* dst;
+  const void* src;
+  int64_t count;
+  Dtype dst_dtype, src_dtype;
+};
+
+// What step() decides after the norm is known.  Lives in device memory, so that
+// a step can be captured and replayed: kernels read it, the host need not.
+struct StepScalars {
+  double grad_scale;  // 1 / sum of weights / loss scale * clip factor
+  int64_t skip;       // 1: change nothing
+};
+
+// AdamW on a flat shard.  With g = grad * grad_scale, all in the master's dtype
+// (f32 or f64):
+//   m = m * beta1 + g * one_minus_beta1
+//   v = v * beta2 + (g * g) * one_minus_beta2
+//   p = p * decay;  p = p - (m * step_size) / (sqrt(v) * inv_sqrt_bc2 + eps)
+// decay = 1 - lr * wd, step_size = lr / (1 - beta1^t), inv_sqrt_bc2 = 1 /
+// sqrt(1 - beta2^t): formed in f64 by the caller, rounded once.
+// model, if not null, receives p rounded to model_dtype.
+struct AdamWArgs {
+  void* master;
+  void* model;
+  const void* grad;
+  void* m;
+  void* v;
+  const StepScalars* scalars;
+  int64_t count;
+  Dtype master_dtype, model_dtype, grad_dtype, state_dtype;
+  double beta1, one_minus_beta1, beta2, one_minus_beta2;
+  double decay, step_size, inv_sqrt_bc2, eps;
+};
+
+// SGD as PyTorch defines it: g += wd * p; if momentum: buf = first ? g :
+// momentum * buf + (1 - dampening) * g; g = nesterov ? g + momentum * buf :
+// buf; p -= lr * g.
+struct SgdArgs {
+  void* master;
+  void* model;
+  const void* grad;
+  void* momentum_buffer;  // null without momentum
+  const StepScalars* scalars;
+  int64_t count;
+  Dtype master_dtype, model_dtype, grad_dtype, state_dtype;
+  double lr, weight_decay, momentum, dampening;
+  int64_t nesterov, first;
+};
+
+// A sum of squares that does not depend on the order or grouping of its terms:
+// bins on a fixed exponent grid, each exact.  merge() of two is exact too.
+// Plain data, zero is empty, at most 256 bytes; see kernels/norm.h.
+struct NormBins {
+  double sum[6];
+  double carry[6];
+  int64_t top;         // index of the highest bin in use + 1; 0: empty
+  int64_t nonfinite;   // count of inf and nan seen
+  int64_t first_bad;   // smallest `base` + index of one, or -1 when none
+  int64_t reserved;
+};
+
+// bins += sum of src[i]^2; non-finite elements are counted, not added.
+struct NormArgs {
+  NormBins* bins;
+  const void* src;
+  int64_t count;
+  Dtype dtype;
+  int32_t reserved;
+  int64_t base;
+};
+
+// Runs one operation on the CPU, on the calling thread.
+void run_cpu(OpCode op, const void* args);
+
+// dst[i] = sum (or min, max) over k of srcs[k][i], linearly in k, in the
+// accumulate dtype, times scale in the accumulate dtype (sums of floats; 1 is
+// exact), rounded once to out.  add: dst[i] = dst[i] + that, in the accumulate
+// dtype.  dst may equal any srcs[k].  The inner loop of all reductions.
+// Integers wrap; a NaN in min or max gives NaN.
+struct ReduceArgs {
+  void* dst;
+  const void* const* srcs;
+  int64_t n, count;
+  Dtype in, out;
+  alq_reduce_op op;  // SUM, MIN, MAX
+  int32_t add;
+  double scale;
+};
+void reduce_cpu(const ReduceArgs& args);
+
+// Exact merge and final value (the sum of squares, correctly rounded to a few
+// ulps of f64, the same for every grouping).
+void norm_merge(NormBins* into, const NormBins& from);
+double norm_value(const NormBins& bins);
+
+// Names of the SIMD targets compiled in and the one chosen ("AVX3").
+const char* simd_targets();
+const char* simd_chosen();
+
+}  // namespace aliquot::kernels

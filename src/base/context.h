@@ -1,0 +1,34 @@
+// What every object of a rank shares: its place in the world, its deadlines,
+// its log and its fault points.  Passive: no threads, no I/O.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/clock.h"
+#include "base/fault.h"
+#include "base/log.h"
+
+namespace aliquot {
+
+struct Context {
+  Context(int32_t rank, int32_t size) : rank(rank), size(size), faults(rank) {}
+
+  const int32_t rank, size;
+  int32_t local_rank = 0, local_size = 1;
+  int64_t timeout_ns = 300'000'000'000;  // default deadline of every call
+  double time_scale = 1;  // multiplies every detector constant
+  LogRing log;
+  Faults faults;
+
+  // timeout 0 means the default.
+  Deadline deadline(int64_t timeout) const {
+    return Deadline::after(timeout > 0 ? timeout : timeout_ns);
+  }
+  // A detector constant, scaled.
+  int64_t scaled(int64_t ns) const {
+    return static_cast<int64_t>(static_cast<double>(ns) * time_scale);
+  }
+};
+
+}  // namespace aliquot

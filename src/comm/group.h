@@ -1,0 +1,102 @@
+// Group: a set of ranks that communicate.  One folder per backend implements
+// it; everything above sees only this.
+//
+// Order: operations of one group take effect in the order they were issued, on
+// whatever stream each was put.  A failed group is poisoned for good.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/clock.h"
+#include "base/dtype.h"
+#include "base/status.h"
+#include "device/device.h"
+
+namespace aliquot {
+
+enum class CollKind : int32_t {
+  kAllReduce,
+  kAllGather,
+  kReduceScatter,
+  kBroadcast,
+  kAllToAll,
+  kBarrier,
+  kSend,
+  kRecv,
+};
+
+const char* coll_name(CollKind kind);
+
+// One collective call.  counts empty: `count` for every rank; else one entry
+// per rank (gather and scatter), valid for the call.
+struct Coll {
+  CollKind kind = CollKind::kBarrier;
+  const void* src = nullptr;
+  void* dst = nullptr;
+  int64_t count = 0;
+  std::span<const int64_t> counts = {};
+  Dtype dtype = ALQ_U8;
+  // Reductions: dtype of dst; 0 is `dtype`.  Half types are summed in f32; an
+  // f32 dst then receives the sum unrounded.
+  Dtype out_dtype = 0;
+  alq_reduce_op op = ALQ_SUM;
+  // Reduce-scatter: dst += the sum instead of dst = the sum.
+  bool accumulate = false;
+  int32_t root = 0;  // or the peer of send and recv, as rank in the group
+  // The caller promises not to change src before it next synchronises with all
+  // members, so completion need not wait for peers to have read it.
+  bool source_stable = false;
+  // Appears in errors and traces (a unit's name); valid until the work is done.
+  const char* label = "";
+};
+
+// One issued operation.  Waiting helps it along.
+class Work {
+ public:
+  virtual ~Work() = default;
+  virtual bool done() const = 0;
+  virtual Status wait(Deadline deadline) = 0;
+};
+
+struct GroupStats {
+  int64_t ops = 0;
+  int64_t bytes_read = 0, bytes_written = 0, peer_bytes_read = 0;
+  int64_t syscalls = 0, sleeps = 0;
+};
+
+class Group {
+ public:
+  virtual ~Group() = default;
+
+  virtual int32_t rank() const = 0;
+  virtual int32_t size() const = 0;
+  virtual std::span<const int32_t> ranks() const = 0;  // world ranks
+  virtual const std::string& name() const = 0;
+
+  // stream null: returns when done.  Else enqueues; *work (if not null) is a
+  // handle on it.
+  virtual Status issue(const Coll& coll, Stream* stream,
+                       std::shared_ptr<Work>* work) = 0;
+
+  // Collective: color < 0 gives a null pointer.
+  virtual Result<std::shared_ptr<Group>> split(int32_t color, int32_t key,
+                                               std::string name,
+                                               Deadline deadline) = 0;
+
+  // Memory of `bytes` bytes that all members map; member r's contents are
+  // seen by all.  Collective.  UNSUPPORTED when members share no host.
+  virtual Result<std::unique_ptr<Memory>> allocate_common(
+      int64_t bytes, std::string label, Deadline deadline) = 0;
+
+  virtual int64_t timeout_ns() const = 0;
+  virtual void set_timeout_ns(int64_t ns) = 0;
+  virtual Status status() const = 0;
+  virtual GroupStats stats() const = 0;
+  virtual void abort(const Status& reason) = 0;
+  virtual Status close(Deadline deadline) = 0;
+};
+
+}  // namespace aliquot

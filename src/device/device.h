@@ -1,0 +1,69 @@
+// Device, Stream, Event, Memory: what everything above is written against,
+// without asking which device it is.
+//
+// A null Stream* means "the calling thread, now" (CPU only).  On CPU a Stream
+// is a queue of resumable operations; whoever waits for any of them runs all
+// queues of its rank (see device/cpu/runner.h).  On CUDA it is a CUstream.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/clock.h"
+#include "base/status.h"
+#include "kernels/ops.h"
+
+namespace aliquot {
+
+class Stream {
+ public:
+  virtual ~Stream() = default;
+};
+
+class Event {
+ public:
+  virtual ~Event() = default;
+};
+
+// A block of device memory, freed by its destructor.  Shared memory can be read
+// in place by the other ranks of the host.
+class Memory {
+ public:
+  virtual ~Memory() = default;
+  std::byte* data() const { return data_; }
+  int64_t bytes() const { return bytes_; }
+
+ protected:
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual Result<std::shared_ptr<Stream>> create_stream(std::string name) = 0;
+  // The caller's stream as given through the ABI; null handle and CPU: nullptr.
+  virtual Result<Stream*> from_abi(const alq_stream* stream) = 0;
+
+  virtual Result<std::shared_ptr<Event>> create_event() = 0;
+  virtual Status record(Event& event, Stream* stream) = 0;
+  // Later work of `stream` starts after the event; null: blocks, helping.
+  virtual Status wait(Stream* stream, Event& event, Deadline deadline) = 0;
+  virtual bool done(const Event& event) const = 0;
+  // Blocks the caller, helping.
+  virtual Status synchronize(Event& event, Deadline deadline) = 0;
+  virtual Status synchronize(Stream& stream, Deadline deadline) = 0;
+
+  // Runs a kernel on the stream; args is copied (args_bytes <= 256).
+  virtual Status launch(Stream* stream, kernels::OpCode op, const void* args,
+                        size_t args_bytes) = 0;
+
+  // Zeroed, 4096-byte aligned, pages touched, huge pages where possible.
+  virtual Result<std::unique_ptr<Memory>> allocate(int64_t bytes,
+                                                   std::string label) = 0;
+};
+
+}  // namespace aliquot
