@@ -4,6 +4,10 @@
 # the library itself, for --exclude-libs hides every symbol of an archive.  The
 # generated table and layout are added here.  DEPENDS are the folders' static
 # libraries; nothing of them is visible outside.
+foreach(part MAJOR MINOR)
+  string(REGEX MATCH "#define ALQ_ABI_${part} ([0-9]+)" _ "${ALQ_HEADER}")
+  set(ALQ_ABI_${part} ${CMAKE_MATCH_1})
+endforeach()
 set(ALQ_VERSION_SCRIPT ${PROJECT_SOURCE_DIR}/abi/aliquot.map)
 
 function(alq_shared_library target)
@@ -18,11 +22,11 @@ function(alq_shared_library target)
     PRIVATE ${PROJECT_SOURCE_DIR}/src ${PROJECT_SOURCE_DIR})
   target_link_libraries(${target} PRIVATE
     $<BUILD_INTERFACE:alq_flags> ${ARG_DEPENDS})
-  # The major of the SONAME is the ABI's, not the library's.
+  # The file's version is the ABI's, not the library's.
   set_target_properties(${target} PROPERTIES
     OUTPUT_NAME aliquot
-    VERSION 1.${PROJECT_VERSION}
-    SOVERSION 1
+    VERSION ${ALQ_ABI_MAJOR}.${ALQ_ABI_MINOR}.${PROJECT_VERSION_PATCH}
+    SOVERSION ${ALQ_ABI_MAJOR}
     LINK_DEPENDS ${ALQ_VERSION_SCRIPT})
   target_link_options(${target} PRIVATE
     LINKER:--version-script=${ALQ_VERSION_SCRIPT}

@@ -174,8 +174,7 @@ def probe(header):
 def symbols_test(header):
     rows = "".join(f'    {{"{f.name}", (any_function){f.name}}},\n'
                    for f in header.functions)
-    slots = "".join(f"  check(api->{f.name} == {f.name}, \"{f.name}\");\n"
-                    for f in header.functions)
+    slots = "".join(f"  SLOT({f.name});\n" for f in header.functions)
     return f"""/* {NOTICE}
  * Compiled as C: every function links, and its slot in the table is it. */
 #include <stdio.h>
@@ -198,6 +197,8 @@ static void check(int holds, const char* name) {{
   fprintf(stderr, "%s: missing, or its slot is another function\\n", name);
   ++failures;
 }}
+
+#define SLOT(function) check(api->function == function, #function)
 
 static void check_slots(const alq_api* api) {{
 {slots}}}

@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 
 _TOKEN = re.compile(
-    r"^(?P<banner>/\* -{20,} ?(?P<section>\w[^\n]*?)?(?: \*/|\n(?P<rest>.*?)\*/))"
+    r"^(?P<banner>/\* -{20,} ?(?P<section>\w[^\n]*?)?"
+    r"(?: \*/|\n(?P<rest>.*?)\*/))"
     r"|^(?P<comment>/\*.*?\*/)"
     r"|^(?P<blank>[ \t]*)$"
     r"|^#define (?P<define>ALQ_\w+)(?P<value>[^\n(]*\(?[^\n]*)"
