@@ -103,17 +103,28 @@ inline constexpr alq_dtype dtype_of = [] {
   static_assert(sizeof(T) == 0, "no dtype for this type; pass one");
   return ALQ_DTYPE_DEFAULT;
 }();
-template <> inline constexpr alq_dtype dtype_of<double> = ALQ_F64;
-template <> inline constexpr alq_dtype dtype_of<float> = ALQ_F32;
-template <> inline constexpr alq_dtype dtype_of<int8_t> = ALQ_I8;
-template <> inline constexpr alq_dtype dtype_of<int16_t> = ALQ_I16;
-template <> inline constexpr alq_dtype dtype_of<int32_t> = ALQ_I32;
-template <> inline constexpr alq_dtype dtype_of<int64_t> = ALQ_I64;
-template <> inline constexpr alq_dtype dtype_of<uint8_t> = ALQ_U8;
-template <> inline constexpr alq_dtype dtype_of<uint16_t> = ALQ_U16;
-template <> inline constexpr alq_dtype dtype_of<uint32_t> = ALQ_U32;
-template <> inline constexpr alq_dtype dtype_of<uint64_t> = ALQ_U64;
-template <> inline constexpr alq_dtype dtype_of<std::byte> = ALQ_U8;
+template <>
+inline constexpr alq_dtype dtype_of<double> = ALQ_F64;
+template <>
+inline constexpr alq_dtype dtype_of<float> = ALQ_F32;
+template <>
+inline constexpr alq_dtype dtype_of<int8_t> = ALQ_I8;
+template <>
+inline constexpr alq_dtype dtype_of<int16_t> = ALQ_I16;
+template <>
+inline constexpr alq_dtype dtype_of<int32_t> = ALQ_I32;
+template <>
+inline constexpr alq_dtype dtype_of<int64_t> = ALQ_I64;
+template <>
+inline constexpr alq_dtype dtype_of<uint8_t> = ALQ_U8;
+template <>
+inline constexpr alq_dtype dtype_of<uint16_t> = ALQ_U16;
+template <>
+inline constexpr alq_dtype dtype_of<uint32_t> = ALQ_U32;
+template <>
+inline constexpr alq_dtype dtype_of<uint64_t> = ALQ_U64;
+template <>
+inline constexpr alq_dtype dtype_of<std::byte> = ALQ_U8;
 
 inline bool has(const char* feature) { return alq_has(feature) != 0; }
 
@@ -194,8 +205,7 @@ class buffer {
   int64_t bytes() const noexcept { return alq_buffer_bytes(h_.get()); }
   template <typename T>
   std::span<T> as() const noexcept {
-    return {static_cast<T*>(data()),
-            static_cast<size_t>(bytes()) / sizeof(T)};
+    return {static_cast<T*>(data()), static_cast<size_t>(bytes()) / sizeof(T)};
   }
   alq_buffer* get() const noexcept { return h_.get(); }
 
@@ -268,15 +278,15 @@ class group {
           dtype_of<T>, op);
   }
   template <typename T>
-  work reduce_scatter(std::span<const T> in, std::span<T> out,
-                      alq_reduce_op op, const stream& s) {
+  work reduce_scatter(std::span<const T> in, std::span<T> out, alq_reduce_op op,
+                      const stream& s) {
     return issue(s.get(), alq_group_reduce_scatter, in.data(), out.data(),
                  count(out), dtype_of<T>, op);
   }
   template <typename T>
   void broadcast(std::span<T> inout, int32_t root) {
-    issue(nullptr, alq_group_broadcast, inout.data(), count(inout),
-          dtype_of<T>, root);
+    issue(nullptr, alq_group_broadcast, inout.data(), count(inout), dtype_of<T>,
+          root);
   }
   template <typename T>
   void all_to_all(std::span<const T> in, std::span<T> out) {
@@ -352,9 +362,7 @@ class engine {
                   const alq_engine_desc& d = desc<alq_engine_desc>())
       : h_(detail::make<owned>(alq_engine_create, m.get(), &d)) {}
 
-  int64_t param_add(const alq_param_desc& d) {
-    return id(alq_param_add, &d);
-  }
+  int64_t param_add(const alq_param_desc& d) { return id(alq_param_add, &d); }
   int64_t param_add(const char* name, std::span<const int64_t> shape,
                     alq_dtype dtype, uint32_t flags = ALQ_PARAM_TRAINABLE) {
     auto d = desc<alq_param_desc>();
@@ -487,9 +495,8 @@ class context {
   // All ranks' blobs in rank order, each of blob_bytes bytes.
   void connect(std::span<const std::byte> blobs, size_t blob_bytes,
                int64_t timeout_ns = 0) {
-    detail::call(alq_connect, h_.get(),
-                 static_cast<const void*>(blobs.data()), blob_bytes,
-                 timeout_ns);
+    detail::call(alq_connect, h_.get(), static_cast<const void*>(blobs.data()),
+                 blob_bytes, timeout_ns);
   }
   void close(int64_t timeout_ns = 0) {
     detail::call(alq_close, h_.get(), timeout_ns);

@@ -1,11 +1,12 @@
 // alq_tensor is DLPack's DLTensor, field for field, against the header of the
 // distribution: a DLTensor* may be passed as it is.
+#include "dlpack/dlpack.h"
+
 #include <boost/test/unit_test.hpp>
 #include <cstddef>
 #include <cstring>
 
 #include "aliquot/aliquot.h"
-#include "dlpack/dlpack.h"
 
 static_assert(sizeof(alq_tensor) == sizeof(DLTensor));
 static_assert(alignof(alq_tensor) == alignof(DLTensor));
