@@ -28,7 +28,7 @@ ANY_LENGTH = re.compile(r"^(include/aliquot/aliquot\.h|abi/[^/]+\.(c|cc|h|json|"
 CODE = (".h", ".hpp", ".c", ".cc", ".cu")
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 # Written in parts, so that this file does not name them itself.
-MACHINE_PATHS = [re.compile(r"(?<![\w./])/" + name + "/")
+MACHINE_PATHS = [re.compile(r"(?:(?<![\w./])|(?<=-[IL]))/" + name + "/")
                  for name in ("wo" + "rk", "ro" + "ot", "ho" + "me")]
 
 
