@@ -198,7 +198,7 @@ class BadInput(unittest.TestCase):
             lib = _ffi.load(LIBRARY)
             world = World(lib)
             for i in sized(function):
-                for size in (0, 1, 7, 12, 0x7fffffff, 0xffffffff):
+                for size in (0, 1, 7, 0x7fffffff, 0xffffffff):
                     args = with_memory(world, function)
                     args[i].contents.struct_size = size
                     call(lib, function, args, must_fail=True)
@@ -209,7 +209,7 @@ class BadInput(unittest.TestCase):
         def body(function):
             lib = _ffi.load(LIBRARY)
             world = World(lib)
-            for bits in (-1, -(1 << 63), (1 << 63) - 1, 1 << 31):
+            for bits in (-1, -(1 << 63), (1 << 63) - 1, 1 << 62):
                 args = with_memory(world, function)
                 for i in numbers(function):
                     kind = _ffi.FUNCTIONS[function["name"]][1][i]
