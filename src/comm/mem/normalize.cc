@@ -68,7 +68,8 @@ Status check_reduction(const GroupCore& core, const Coll& coll) {
                       "{} on group \"{}\": AVG of {} is not defined; use SUM",
                       name, core.name, dtype_name(coll.dtype));
   }
-  if (!kernels::reduce_supported(coll.dtype, coll.out_dtype, coll.op)) {
+  alq_reduce_op op = coll.op == ALQ_AVG ? ALQ_SUM : coll.op;
+  if (!kernels::reduce_supported(coll.dtype, coll.out_dtype, op)) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} on group \"{}\": {} can not be reduced to {}; floats "
                       "reduce to floats, integers to their own dtype",
