@@ -20,6 +20,7 @@ enum class OpCode : int32_t {
   kAdamW,
   kSgd,
   kNorm,
+  kFinite,
 };
 
 // dst[i] = the pattern, `width` bytes (1, 2, 4 or 8) of `bits`, little endian.
@@ -112,6 +113,17 @@ struct NormBins {
 // bins += sum of src[i]^2; non-finite elements are counted, not added.
 struct NormArgs {
   NormBins* bins;
+  const void* src;
+  int64_t count;
+  Dtype dtype;
+  int32_t reserved;
+  int64_t base;
+};
+
+// If some src[i] is infinite or NaN: *first_bad = the smallest such base + i, or
+// what it was if that is smaller (-1: none yet).
+struct FiniteArgs {
+  int64_t* first_bad;
   const void* src;
   int64_t count;
   Dtype dtype;

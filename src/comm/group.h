@@ -86,6 +86,9 @@ class Group {
                                                std::string name,
                                                Deadline deadline) = 0;
 
+  // Do all members share one host, so that allocate_common works?
+  virtual bool common_memory() const = 0;
+
   // Memory of `bytes` bytes that all members map; member r's contents are
   // seen by all.  Collective.  UNSUPPORTED when members share no host.
   virtual Result<std::unique_ptr<Memory>> allocate_common(

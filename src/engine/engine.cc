@@ -1,0 +1,265 @@
+// Building, planning and closing an engine.
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+namespace aliquot::engine {
+
+Engine::Engine(std::shared_ptr<Context> context, std::shared_ptr<Device> device,
+               std::shared_ptr<Mesh> mesh, std::string name,
+               EngineConfig config)
+    : context_(std::move(context)), device_(std::move(device)),
+      mesh_(std::move(mesh)), name_(std::move(name)), config_(config) {
+  int32_t rank = context_->rank;
+  place_ = {mesh_->axis_size("dp_shard"), mesh_->axis_size("dp_replicate"),
+            mesh_->coordinate("dp_shard", rank),
+            mesh_->coordinate("dp_replicate", rank)};
+  optimizers_.resize(1);
+}
+
+Result<int32_t> Engine::param_add(Param param) {
+  if (planned_) {
+    return make_error(ALQ_FAILED_PRECONDITION,
+                      "engine {}: parameter \"{}\" comes after the plan; add "
+                      "all parameters first",
+                      name_, param.name);
+  }
+  for (const Param& other : model_.params) {
+    if (other.name == param.name) {
+      return make_error(ALQ_ALREADY_EXISTS,
+                        "engine {}: there is a parameter \"{}\" already; add a "
+                        "tied one once and put it into both units",
+                        name_, param.name);
+    }
+  }
+  if (optimizers_.size() <= static_cast<size_t>(param.optim_group)) {
+    optimizers_.resize(static_cast<size_t>(param.optim_group) + 1);
+  }
+  model_.params.push_back(std::move(param));
+  return static_cast<int32_t>(model_.params.size() - 1);
+}
+
+Result<int32_t> Engine::unit_add(Unit unit) {
+  if (planned_) {
+    return make_error(ALQ_FAILED_PRECONDITION,
+                      "engine {}: unit \"{}\" comes after the plan; add all "
+                      "units first",
+                      name_, unit.name);
+  }
+  int32_t id = static_cast<int32_t>(model_.units.size());
+  for (int32_t p : unit.params) {
+    ALQ_TRY(check_param(p));
+    std::vector<int32_t>& users = model_.params[static_cast<size_t>(p)].units;
+    if (!users.empty() && users.back() == id) {
+      return make_error(ALQ_INVALID_ARGUMENT,
+                        "unit \"{}\": parameter {} is listed twice", unit.name,
+                        p);
+    }
+    users.push_back(id);
+  }
+  model_.units.push_back(std::move(unit));
+  return id;
+}
+
+Status Engine::optimizer_set(int32_t group, const alq_optimizer_desc& desc) {
+  if (planned_) {
+    return make_error(ALQ_FAILED_PRECONDITION,
+                      "engine {}: optimizers are set before the plan", name_);
+  }
+  if (optimizers_.size() <= static_cast<size_t>(group)) {
+    optimizers_.resize(static_cast<size_t>(group) + 1);
+  }
+  optimizers_[static_cast<size_t>(group)].desc = desc;
+  return {};
+}
+
+Status Engine::make_groups() {
+  const char* shard_axes =
+      plan_.placement.two_axes ? "dp_shard" : "dp_replicate,dp_shard";
+  ALQ_ASSIGN(groups_.gather, mesh_->group(shard_axes, "gather", deadline()));
+  ALQ_ASSIGN(groups_.reduce, mesh_->group(shard_axes, "reduce", deadline()));
+  groups_.replicate = nullptr;
+  if (plan_.axes.replicas > 1) {
+    ALQ_ASSIGN(groups_.replicate,
+               mesh_->group("dp_replicate", "reduce", deadline()));
+  }
+  ALQ_ASSIGN(groups_.exchange, mesh_->group("dp_replicate,dp_shard",
+                                            "exchange", deadline()));
+  return {};
+}
+
+// Ranks that planned different things would exchange garbage: compare first.
+Status Engine::compare_plans() {
+  std::string text = fmt::format(
+      "{} {} {} {} {} {} {} {} {} {}", plan_.desc.strategy, plan_.axes.shards,
+      plan_.axes.replicas, plan_.microbatches, plan_.prefetch, plan_.max_open,
+      plan_.defer, plan_.map,
+      plan_.desc.nesting == nullptr ? "" : plan_.desc.nesting,
+      config_.accumulate_fast);
+  for (const Param& p : model_.params) {
+    text += fmt::format("\n{} {} {} {} {} {}", p.name, p.dtype, p.trainable,
+                        p.bundle, p.offset, fmt::join(p.shape, ","));
+  }
+  for (const Optimizer& o : optimizers_) {
+    text += fmt::format("\n{} {} {} {} {} {}", o.desc.kind, o.desc.beta1,
+                        o.desc.beta2, o.desc.eps, o.desc.momentum,
+                        o.desc.dampening);
+  }
+  uint64_t mine = XXH3_64bits(text.data(), text.size());
+  std::vector<uint64_t> all(static_cast<size_t>(groups_.exchange->size()));
+  Coll coll;
+  coll.kind = CollKind::kAllGather;
+  coll.src = &mine;
+  coll.dst = all.data();
+  coll.count = 1;
+  coll.dtype = ALQ_U64;
+  coll.label = "plan";
+  ALQ_TRY(groups_.exchange->issue(coll, nullptr, nullptr));
+  std::vector<int32_t> differ;
+  for (size_t r = 0; r < all.size(); ++r) {
+    if (all[r] != all[0]) differ.push_back(groups_.exchange->ranks()[r]);
+  }
+  if (differ.empty()) return {};
+  return make_error(ALQ_RANK_MISMATCH,
+                    "engine {}: ranks {} planned another model or another plan "
+                    "than rank {}; add the same parameters, units and "
+                    "optimizers in the same order everywhere",
+                    name_, fmt::join(differ, ", "),
+                    groups_.exchange->ranks()[0]);
+}
+
+Status Engine::plan(const alq_plan_desc& desc) {
+  if (committed_) {
+    return make_error(ALQ_FAILED_PRECONDITION,
+                      "engine {}: the plan is committed; create another engine "
+                      "to change it",
+                      name_);
+  }
+  PlanInputs in{&model_,
+                &config_,
+                &optimizers_,
+                place_.dp_shard,
+                place_.dp_replicate,
+                place_.shard_index,
+                place_.replica_index,
+                mesh_->world()->common_memory()};
+  ALQ_ASSIGN(Placement placement,
+             placement_of(desc, place_.dp_shard, place_.dp_replicate));
+  ALQ_TRY(model_.build_bundles(placement.two_axes
+                                   ? place_.dp_shard
+                                   : place_.dp_shard * place_.dp_replicate));
+  ALQ_ASSIGN(plan_, make_plan(in, desc));
+  plan_.desc.next = nullptr;
+  ALQ_TRY(make_groups());
+  ALQ_TRY(compare_plans());
+  plan_.desc.nesting = nullptr;  // the caller's string; parsed by now
+  if (desc.cap_bytes > 0 && plan_.total_bytes() > desc.cap_bytes) {
+    return over_cap(in, plan_);
+  }
+  planned_ = true;
+  return {};
+}
+
+Status Engine::commit(void* slab) {
+  if (!planned_ || committed_) {
+    return make_error(ALQ_FAILED_PRECONDITION, "engine {}: {}", name_,
+                      planned_ ? "committed already"
+                               : "call alq_engine_plan before commit");
+  }
+  bool wants_slab = plan_.desc.memory == ALQ_MEMORY_SLAB;
+  if (wants_slab != (slab != nullptr)) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "engine {}: memory {} {} a slab", name_,
+                      wants_slab ? "SLAB needs" : "LEND and INTO take no",
+                      wants_slab ? fmt::format("of {} bytes;",
+                                               plan_.arena_bytes)
+                                 : "");
+  }
+  if (reinterpret_cast<uintptr_t>(slab) % 4096 != 0) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "engine {}: the slab is not 4096-byte aligned", name_);
+  }
+  ALQ_ASSIGN(executor_,
+             Executor::create(context_, device_, groups_, &model_, &plan_,
+                              &config_, slab, deadline()));
+  ALQ_ASSIGN(scalars_, device_->allocate(sizeof(kernels::StepScalars),
+                                         "step scalars"));
+  core_ = std::make_unique<Core>(plan_.core_shape(model_));
+  for (const Unit& unit : model_.units) {
+    UnitViewArrays arrays;
+    for (int32_t p : unit.params) {
+      bool trainable = model_.params[static_cast<size_t>(p)].trainable;
+      arrays.params.push_back(executor_->param(p));
+      arrays.grads.push_back(trainable ? executor_->grad(p) : nullptr);
+    }
+    arrays.no_grads.assign(unit.params.size(), nullptr);
+    arrays.betas.assign(unit.params.size(), 0);
+    views_.push_back(std::move(arrays));
+  }
+  committed_ = true;
+  return param_touch();
+}
+
+Status Engine::need_committed(const char* call) const {
+  if (committed_ && !closed_) return {};
+  return make_error(ALQ_FAILED_PRECONDITION, "engine {}: {} {}", name_, call,
+                    closed_ ? "after close" : "needs alq_engine_commit first");
+}
+
+Status Engine::check_unit(int64_t unit) const {
+  if (unit >= 0 && unit < static_cast<int64_t>(model_.units.size())) return {};
+  return make_error(ALQ_OUT_OF_RANGE, "engine {}: no unit {}; there are {}",
+                    name_, unit, model_.units.size());
+}
+
+Status Engine::check_param(int64_t param) const {
+  if (param >= 0 && param < static_cast<int64_t>(model_.params.size())) {
+    return {};
+  }
+  return make_error(ALQ_OUT_OF_RANGE,
+                    "engine {}: no parameter {}; there are {}", name_, param,
+                    model_.params.size());
+}
+
+std::string Engine::report() const {
+  nlohmann::ordered_json j;
+  j["engine"] = name_;
+  j["steps"] = steps_;
+  if (committed_) {
+    const Traffic& traffic = executor_->traffic();
+    const ExposedTime& exposed = executor_->exposed();
+    j["gathers"] = traffic.gathers;
+    j["gather_bytes"] = traffic.gather_bytes;
+    j["reductions"] = traffic.reductions;
+    j["reduce_bytes"] = traffic.reduce_bytes;
+    j["exposed_gather_s"] = static_cast<double>(exposed.gather_ns) * 1e-9;
+    j["exposed_reduce_s"] = static_cast<double>(exposed.reduce_ns) * 1e-9;
+    j["late_gathers"] = exposed.late_gathers;
+    j["slow_gathers"] = exposed.slow_gathers;
+    j["grad_slot_waits"] = exposed.slot_waits;
+    j["order_repairs"] = core_->repairs();
+    j["prefetches"] = core_->prefetches();
+    j["peak_bytes"] = plan_.total_bytes();
+  }
+  return j.dump(2);
+}
+
+Status Engine::close(Deadline deadline) {
+  if (!committed_ || closed_) {
+    closed_ = true;
+    return {};
+  }
+  ALQ_TRY(executor_->drain(deadline));
+  Coll barrier;
+  barrier.kind = CollKind::kBarrier;
+  barrier.label = "engine close";
+  ALQ_TRY(groups_.exchange->issue(barrier, nullptr, nullptr));
+  closed_ = true;
+  return {};
+}
+
+}  // namespace aliquot::engine

@@ -1,0 +1,133 @@
+// Engine: the calls of the ABI's engine section, checked and carried out.  It
+// owns the model, the plan, the core and the executor.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine/executor.h"
+#include "mesh/mesh.h"
+
+namespace aliquot::engine {
+
+// Data axes' sizes and this rank's place on them.
+struct DataPlace {
+  int32_t dp_shard = 1, dp_replicate = 1;
+  int32_t shard_index = 0, replica_index = 0;
+};
+
+class Engine {
+ public:
+  Engine(std::shared_ptr<Context> context, std::shared_ptr<Device> device,
+         std::shared_ptr<Mesh> mesh, std::string name, EngineConfig config);
+
+  // Building (before plan).
+  Result<int32_t> param_add(Param param);
+  Result<int32_t> unit_add(Unit unit);
+  Status optimizer_set(int32_t group, const alq_optimizer_desc& desc);
+
+  // Planning.
+  Status plan(const alq_plan_desc& desc);
+  const Plan* current_plan() const { return planned_ ? &plan_ : nullptr; }
+  const Model& model() const { return model_; }
+  Status commit(void* slab);
+
+  // Parameters (param_io.cc).
+  Status param_write(int32_t param, int32_t what, const void* data,
+                     int64_t begin, int64_t count, Dtype dtype);
+  Status param_read(int32_t param, int32_t what, void* data, int64_t begin,
+                    int64_t count, Dtype dtype);
+  Status shard_view(int32_t param, int32_t what, alq_shard* out);
+  Status param_touch();
+
+  // Running (run.cc).
+  Status microbatch_begin(int32_t mode, double weight, bool last,
+                          double* grad_scale);
+  Status unit_begin(int32_t unit, int32_t pass, Stream* stream,
+                    alq_unit_view* view);
+  Status unit_end(int32_t unit, int32_t pass, Stream* stream);
+  Status grad_ready(int32_t param, Stream* stream);
+  Status grad_push(int32_t param, const alq_tensor& grad, Stream* stream);
+  Status microbatch_end(Stream* stream);
+  Status unit_hold(int64_t unit);
+  Status unit_unhold(int64_t unit);
+
+  // step.cc
+  Status step(const alq_step_desc& desc, Stream* stream,
+              alq_step_report* report);
+
+  std::string report() const;
+  Status close(Deadline deadline);
+  Device* device() const { return device_.get(); }
+
+ private:
+  // A stored part of a parameter: where, which elements, in which dtype.
+  struct Part {
+    std::byte* data = nullptr;  // at element `begin` of the parameter
+    int64_t begin = 0, count = 0;
+    Dtype dtype = 0;
+    bool whole = false;  // every data rank has all of it
+  };
+  struct UnitViewArrays {
+    std::vector<void*> params, grads, no_grads;
+    std::vector<int32_t> betas;
+  };
+
+  Deadline deadline() const { return context_->deadline(0); }
+  Status make_groups();
+  Status compare_plans();
+  Status need_committed(const char* call) const;
+  Status check_unit(int64_t unit) const;
+  Status check_param(int64_t param) const;
+  Status explain(const CoreError& error, const char* call, int32_t unit,
+                 int32_t pass) const;
+  Status act(Stream* stream);
+  void fill_view(int32_t unit, int32_t pass, alq_unit_view* view);
+  Status copy_into(int32_t unit, Stream* stream, void* const* into);
+
+  // param_io.cc
+  Result<Part> part_of(int32_t param, int32_t what) const;
+  int64_t overlap_on(const Param& param, const Segment& segment, int32_t shard,
+                     int64_t begin, int64_t end, int64_t* first) const;
+  Status read_chunk(int32_t param, const Part& part, void* data, int64_t begin,
+                    int64_t count, Dtype dtype);
+  Status settle();
+
+  // step.cc
+  struct StepShare;
+  Status gather_shares(Stream* stream, StepShare* mine,
+                       std::vector<StepShare>* all);
+  Status local_norm(Stream* stream, StepShare* mine);
+  Status update(const alq_step_desc& desc, Stream* stream);
+  Status update_run(const alq_step_desc& desc, const SegmentPlan& p,
+                    const Run& run, Stream* stream);
+  int32_t param_at(int64_t element) const;
+  void clear_step();
+
+  std::shared_ptr<Context> context_;
+  std::shared_ptr<Device> device_;
+  std::shared_ptr<Mesh> mesh_;
+  const std::string name_;
+  const EngineConfig config_;
+  DataPlace place_;
+  Model model_;
+  std::vector<Optimizer> optimizers_;
+  Plan plan_;
+  bool planned_ = false, committed_ = false, closed_ = false;
+  DataGroups groups_;
+  std::unique_ptr<Core> core_;
+  std::unique_ptr<Executor> executor_;
+  std::vector<UnitViewArrays> views_;
+  std::unique_ptr<Memory> scalars_;  // StepScalars, read by optimizer kernels
+  std::vector<std::byte> exchange_;  // StepShare of every data rank
+
+  // The running step.
+  int32_t microbatch_ = 0;  // TRAIN microbatches begun
+  bool last_ = false, training_ = false;
+  double weight_sum_ = 0;
+  int64_t steps_ = 0;
+  bool gathered_since_sync_ = false;
+};
+
+}  // namespace aliquot::engine

@@ -1,0 +1,223 @@
+// The executor: creation, residency (gather, await, evict) and gradient slots.
+// Reductions are in reduce.cc.
+#include "engine/executor.h"
+
+#include <algorithm>
+
+namespace aliquot::engine {
+
+namespace {
+
+size_t at_index(int32_t i) { return static_cast<size_t>(i); }
+
+}  // namespace
+
+Result<std::unique_ptr<Executor>> Executor::create(
+    std::shared_ptr<Context> context, std::shared_ptr<Device> device,
+    DataGroups groups, const Model* model, const Plan* plan,
+    const EngineConfig* config, void* slab, Deadline deadline) {
+  std::unique_ptr<Executor> e(new Executor(std::move(context),
+                                           std::move(device),
+                                           std::move(groups), model, plan,
+                                           config));
+  ALQ_ASSIGN(e->memory_,
+             EngineMemory::create(*plan, e->device_.get(),
+                                  e->groups_.gather.get(), slab, deadline));
+  ALQ_ASSIGN(e->gather_stream_, e->device_->create_stream("gather"));
+  ALQ_ASSIGN(e->reduce_stream_, e->device_->create_stream("reduce"));
+  int64_t base = 0;
+  int32_t grad_slots = 0;
+  for (size_t b = 0; b < model->bundles.size(); ++b) {
+    BundleEvents events;
+    ALQ_ASSIGN(events.gathered, e->device_->create_event());
+    ALQ_ASSIGN(events.reduced, e->device_->create_event());
+    ALQ_ASSIGN(events.written, e->device_->create_event());
+    ALQ_ASSIGN(events.read, e->device_->create_event());
+    e->events_.push_back(std::move(events));
+    e->bases_.emplace_back();
+    e->counts_.emplace_back();
+    for (const Segment& segment : model->bundles[b].segments) {
+      e->bases_.back().push_back(base);
+      base += segment.count;
+      e->counts_.back().push_back(segment.shard_counts());
+    }
+    grad_slots = std::max(grad_slots, plan->bundles[b].grad_slot + 1);
+  }
+  e->grad_slot_user_.assign(at_index(grad_slots), -1);
+  e->bad_.assign(at_index(plan->microbatches), -1);
+  return e;
+}
+
+const SegmentPlan& Executor::segment_of(const Param& param) const {
+  return plan_.bundles[at_index(param.bundle)]
+      .segments[at_index(param.segment)];
+}
+
+std::byte* Executor::param(int32_t id) const {
+  const Param& param = model_.params[at_index(id)];
+  const SegmentPlan& p = segment_of(param);
+  return memory_.at(p.full) + param.offset * dtype_size(p.dtype);
+}
+
+std::byte* Executor::grad(int32_t id) const {
+  const Param& param = model_.params[at_index(id)];
+  const SegmentPlan& p = segment_of(param);
+  return memory_.at(p.grad) + param.offset * dtype_size(p.grad_dtype);
+}
+
+Status Executor::run(std::vector<Action>* actions, Stream* caller,
+                     MicrobatchPlace place, Deadline deadline) {
+  place_ = place;
+  Status status;
+  for (const Action& action : *actions) {
+    status = execute(action, caller, deadline);
+    if (!status.ok()) break;
+  }
+  actions->clear();
+  return status;
+}
+
+Status Executor::execute(const Action& action, Stream* caller,
+                         Deadline deadline) {
+  switch (action.kind) {
+    case ActionKind::kEvict:
+      return evict(action.bundle);
+    case ActionKind::kGather:
+      return gather(action.bundle, caller, action.arg != 0);
+    case ActionKind::kAwait:
+      return await(action.bundle, caller, deadline);
+    case ActionKind::kOpenGrads:
+      return open_grads(action.bundle, caller, deadline);
+    case ActionKind::kZeroGrad: {
+      const Param& param = model_.params[at_index(action.arg)];
+      return fill(caller, grad(action.arg),
+                  param.count * dtype_size(segment_of(param).grad_dtype),
+                  false);
+    }
+    case ActionKind::kReduce:
+      return reduce(action.bundle, caller);
+  }
+  return {};
+}
+
+Status Executor::fill(Stream* stream, void* dst, int64_t bytes, bool nan) {
+  // All bits set is a NaN in every floating type.
+  kernels::FillArgs args{dst, bytes, nan ? uint64_t{0xff} : uint64_t{0}, 1};
+  return launch(stream, kernels::OpCode::kFill, args);
+}
+
+Status Executor::evict(int32_t bundle) {
+  if (!config_.poison) return {};
+  for (const SegmentPlan& p : plan_.bundles[at_index(bundle)].segments) {
+    if (!p.gathered) continue;
+    ALQ_TRY(fill(gather_stream_.get(), memory_.at(p.full),
+                 p.count * dtype_size(p.dtype), true));
+  }
+  return {};
+}
+
+Status Executor::gather(int32_t bundle, Stream* caller, bool prefetched) {
+  BundleEvents& events = events_[at_index(bundle)];
+  // What the caller enqueued may still read the slot, or write the shards.
+  ALQ_TRY(device_->record(*events.read, caller));
+  Deadline none = context_->deadline(0);
+  ALQ_TRY(device_->wait(gather_stream_.get(), *events.read, none));
+  const std::vector<SegmentPlan>& segments =
+      plan_.bundles[at_index(bundle)].segments;
+  for (size_t s = 0; s < segments.size(); ++s) {
+    const SegmentPlan& p = segments[s];
+    if (!p.gathered) continue;
+    Coll coll;
+    coll.kind = CollKind::kAllGather;
+    coll.src = memory_.at(p.shard);
+    coll.dst = memory_.at(p.full);
+    coll.counts = counts_[at_index(bundle)][s];
+    coll.dtype = p.dtype;
+    // Shards change only in step, which meets all ranks first.
+    coll.source_stable = true;
+    coll.label = model_.bundles[at_index(bundle)].name.c_str();
+    ALQ_TRY(groups_.gather->issue(coll, gather_stream_.get(), nullptr));
+  }
+  events.prefetched = prefetched;
+  ++traffic_.gathers;
+  traffic_.gather_bytes += gather_bytes(plan_, bundle);
+  return device_->record(*events.gathered, gather_stream_.get());
+}
+
+Status Executor::await(int32_t bundle, Stream* caller, Deadline deadline) {
+  BundleEvents& events = events_[at_index(bundle)];
+  if (!plan_.bundles[at_index(bundle)].gathers ||
+      device_->done(*events.gathered)) {
+    return {};
+  }
+  if (caller != nullptr) {
+    return device_->wait(caller, *events.gathered, deadline);
+  }
+  int64_t begin = now_ns();
+  Status status = device_->wait(nullptr, *events.gathered, deadline);
+  exposed_.gather_ns += now_ns() - begin;
+  ++(events.prefetched ? exposed_.slow_gathers : exposed_.late_gathers);
+  return status;
+}
+
+Status Executor::open_grads(int32_t bundle, Stream* caller,
+                            Deadline deadline) {
+  int32_t& user = grad_slot_user_[at_index(
+      plan_.bundles[at_index(bundle)].grad_slot)];
+  if (user >= 0) {
+    Event& reduced = *events_[at_index(user)].reduced;
+    if (!device_->done(reduced)) {
+      int64_t begin = now_ns();
+      ALQ_TRY(device_->wait(caller, reduced, deadline));
+      exposed_.reduce_ns += now_ns() - begin;
+      ++exposed_.slot_waits;
+    }
+  }
+  user = bundle;
+  return zero_gaps(bundle, caller);
+}
+
+// Alignment gaps between parameters take part in sums and norms: as zeros.
+Status Executor::zero_gaps(int32_t bundle, Stream* caller) {
+  const Bundle& b = model_.bundles[at_index(bundle)];
+  for (size_t s = 0; s < b.segments.size(); ++s) {
+    const Segment& segment = b.segments[s];
+    if (!segment.trainable) continue;
+    const SegmentPlan& p = plan_.bundles[at_index(bundle)].segments[s];
+    int64_t size = dtype_size(p.grad_dtype);
+    for (size_t i = 0; i < segment.params.size(); ++i) {
+      const Param& param = model_.params[at_index(segment.params[i])];
+      int64_t end = param.offset + param.count;
+      int64_t next = i + 1 < segment.params.size()
+                         ? model_.params[at_index(segment.params[i + 1])].offset
+                         : segment.count;
+      if (next == end) continue;
+      ALQ_TRY(fill(caller, memory_.at(p.grad) + end * size, (next - end) * size,
+                   false));
+    }
+  }
+  return {};
+}
+
+Status Executor::drain(Deadline deadline) {
+  int64_t begin = now_ns();
+  ALQ_TRY(device_->synchronize(*gather_stream_, deadline));
+  ALQ_TRY(device_->synchronize(*reduce_stream_, deadline));
+  exposed_.reduce_ns += now_ns() - begin;
+  return {};
+}
+
+BadGradient Executor::bad_gradient() const {
+  for (size_t m = 0; m < bad_.size(); ++m) {
+    if (bad_[m] >= 0) return {bad_[m], static_cast<int32_t>(m)};
+  }
+  return {};
+}
+
+void Executor::reset_counters() {
+  exposed_ = {};
+  traffic_ = {};
+  std::fill(bad_.begin(), bad_.end(), -1);
+}
+
+}  // namespace aliquot::engine

@@ -1,0 +1,135 @@
+// The executor binds the core's actions to a device and groups: gathers go to
+// the gather stream and communicator, reductions to their own, so that both
+// overlap the caller's compute.  Nothing is allocated after create.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/context.h"
+#include "comm/group.h"
+#include "engine/memory.h"
+#include "engine/plan.h"
+
+namespace aliquot::engine {
+
+// Communicators over the data axes, all made before the first step.
+struct DataGroups {
+  std::shared_ptr<Group> gather, reduce;  // over the shard axis
+  std::shared_ptr<Group> replicate;       // over the replicas; null for one
+  std::shared_ptr<Group> exchange;        // all data ranks: scalars, barriers
+};
+
+// What the current microbatch asks of reductions.
+struct MicrobatchPlace {
+  int32_t index = 0;
+  bool last = false;
+};
+
+// Time the caller's thread waited for communication, and how often, since the
+// last reset.
+struct ExposedTime {
+  int64_t gather_ns = 0, reduce_ns = 0;
+  int64_t late_gathers = 0;  // waited for a gather that was not prefetched
+  int64_t slow_gathers = 0;  // prefetched, and still not there
+  int64_t slot_waits = 0;    // a gradient slot was still being reduced
+};
+
+struct Traffic {
+  int64_t gathers = 0, gather_bytes = 0;
+  int64_t reductions = 0, reduce_bytes = 0;
+};
+
+// The first non-finite gradient that this rank contributed in this step.
+struct BadGradient {
+  int64_t element = -1;  // in the engine-wide numbering of segments
+  int32_t microbatch = -1;
+};
+
+class Executor {
+ public:
+  static Result<std::unique_ptr<Executor>> create(
+      std::shared_ptr<Context> context, std::shared_ptr<Device> device,
+      DataGroups groups, const Model* model, const Plan* plan,
+      const EngineConfig* config, void* slab, Deadline deadline);
+
+  // Executes and clears the actions.
+  Status run(std::vector<Action>* actions, Stream* caller,
+             MicrobatchPlace place, Deadline deadline);
+  // All gathers and reductions issued so far are done.
+  Status drain(Deadline deadline);
+
+  std::byte* param(int32_t id) const;  // full, as the host reads it
+  std::byte* grad(int32_t id) const;   // lent view
+  std::byte* at(const Region& region) const { return memory_.at(region); }
+  const SegmentPlan& segment_of(const Param& param) const;
+  // First element of a bundle's segment in the engine-wide numbering.
+  int64_t element_base(int32_t bundle, int32_t segment) const {
+    return bases_[static_cast<size_t>(bundle)][static_cast<size_t>(segment)];
+  }
+
+  Device* device() const { return device_.get(); }
+  const DataGroups& groups() const { return groups_; }
+  const ExposedTime& exposed() const { return exposed_; }
+  const Traffic& traffic() const { return traffic_; }
+  BadGradient bad_gradient() const;
+  void reset_counters();
+
+ private:
+  struct BundleEvents {
+    std::shared_ptr<Event> gathered, reduced, written, read;
+    bool prefetched = false;
+  };
+
+  Executor(std::shared_ptr<Context> context, std::shared_ptr<Device> device,
+           DataGroups groups, const Model* model, const Plan* plan,
+           const EngineConfig* config)
+      : context_(std::move(context)), device_(std::move(device)),
+        groups_(std::move(groups)), model_(*model), plan_(*plan),
+        config_(*config) {}
+
+  Status execute(const Action& action, Stream* caller, Deadline deadline);
+  Status evict(int32_t bundle);
+  Status gather(int32_t bundle, Stream* caller, bool prefetched);
+  Status await(int32_t bundle, Stream* caller, Deadline deadline);
+  Status open_grads(int32_t bundle, Stream* caller, Deadline deadline);
+  Status reduce(int32_t bundle, Stream* caller);
+  Status reduce_segment(int32_t bundle, size_t segment);
+  Status sum_locally(const SegmentPlan& p);
+  Status reduce_over_shards(int32_t bundle, size_t segment, const void* src,
+                            Dtype dtype);
+  Status reduce_over_replicas(int32_t bundle, const SegmentPlan& p);
+  Status fold(const std::vector<Region>& levels, const SegmentPlan& p,
+              int64_t count);
+  Status add(void* dst, Dtype dst_dtype, const void* src, Dtype src_dtype,
+             int64_t count, bool first);
+  void count_reduction(int32_t bundle);
+  Status check_finite(int32_t bundle, size_t segment);
+  Status zero_gaps(int32_t bundle, Stream* caller);
+  Status fill(Stream* stream, void* dst, int64_t bytes, bool nan);
+  template <typename Args>
+  Status launch(Stream* stream, kernels::OpCode op, const Args& args) {
+    return device_->launch(stream, op, &args, sizeof args);
+  }
+
+  std::shared_ptr<Context> context_;
+  std::shared_ptr<Device> device_;
+  DataGroups groups_;
+  const Model& model_;
+  const Plan& plan_;
+  const EngineConfig& config_;
+  EngineMemory memory_;
+  std::shared_ptr<Stream> gather_stream_, reduce_stream_;
+  std::vector<BundleEvents> events_;
+  std::vector<int32_t> grad_slot_user_;  // bundle that reduced from it last
+  std::vector<std::vector<int64_t>> bases_;
+  // Shard counts per bundle and segment, as the collectives want them.
+  std::vector<std::vector<std::vector<int64_t>>> counts_;
+  // Smallest non-finite element per microbatch, written by kernels.
+  std::vector<int64_t> bad_;
+  MicrobatchPlace place_;
+  ExposedTime exposed_;
+  Traffic traffic_;
+};
+
+}  // namespace aliquot::engine

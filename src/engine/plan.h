@@ -1,0 +1,119 @@
+// The plan: from the model, the placement and a few choices to the place of
+// every byte.  Pure: allocates nothing on a device, the same on every rank.
+//
+// All memory of a rank lies in one arena (and, where shards are mapped, one
+// memory common to the host's ranks).  Regions are 64-byte aligned.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/core.h"
+#include "engine/model.h"
+#include "engine/nesting.h"
+#include "engine/placement.h"
+
+namespace aliquot::engine {
+
+// What the engine was created with.
+struct EngineConfig {
+  Dtype grad_dtype = 0, accumulate_dtype = 0, master_dtype = 0;
+  bool accumulate_fast = false;
+  bool poison = false;
+  double loss_scale = 1;
+};
+
+struct Optimizer {
+  alq_optimizer_desc desc = {};
+  int32_t states() const {
+    if (desc.kind == ALQ_OPTIM_ADAMW) return 2;
+    return desc.kind == ALQ_OPTIM_SGD && desc.momentum != 0 ? 1 : 0;
+  }
+};
+
+enum class Owner : int32_t {
+  kParam, kMaster, kSlot, kGrad, kAccum, kState, kStaging, kCount
+};
+const char* owner_name(Owner owner);
+
+// A place in the arena (or in common memory); offset -1: there is none.
+struct Region {
+  int64_t offset = -1;
+  bool common = false;
+  bool exists() const { return offset >= 0; }
+};
+
+// Where one segment of a bundle lives on this rank.  "Own" is the part
+// [begin, begin + count) of the segment that this rank updates.
+struct SegmentPlan {
+  Dtype dtype = 0, grad_dtype = 0, accum_dtype = 0, master_dtype = 0;
+  Dtype state_dtype = 0;
+  int64_t count = 0;                // full
+  int64_t begin = 0, own = 0;       // own part
+  bool gathered = false;            // full comes from a gather
+  Region full;                      // gathered parameters, what the host reads
+  Region shard;                     // own part at rest; inside full or apart
+  Region master;                    // own part; equals shard if the same dtype
+  Region grad;                      // lent gradient views, full
+  std::vector<Region> local_levels; // full sums over microbatches, level 0 first
+  std::vector<Region> shard_levels; // own-part sums, level 0 is `final`
+  Region final;                     // the step's gradient
+  int64_t final_count = 0;          // own, or full when states are replicated
+  Region state[2];
+};
+
+struct BundlePlan {
+  bool gathers = false;
+  int32_t slot = 0, grad_slot = 0;
+  std::vector<SegmentPlan> segments;
+};
+
+struct Plan {
+  alq_plan_desc desc = {};
+  Placement placement;
+  DataAxes axes;
+  Nesting nesting;
+  int32_t microbatches = 1;
+  int32_t prefetch = 1, max_open = 1;
+  bool defer = false;  // reduce in the last microbatch only
+  bool map = false;    // gather is a mapping of common memory
+  std::vector<BundlePlan> bundles;
+  int64_t arena_bytes = 0;   // of this rank
+  int64_t common_bytes = 0;  // of the host, shared by the shard axis
+  int64_t by_owner[static_cast<size_t>(Owner::kCount)] = {};
+  int64_t gather_bytes = 0, reduce_bytes = 0;  // received per full step
+  int64_t state_groups = 0;
+
+  // This rank's share of everything.
+  int64_t total_bytes() const;
+  CoreShape core_shape(const Model& model) const;
+};
+
+// `host_shared`: the shard axis can map common memory.
+struct PlanInputs {
+  const Model* model;
+  const EngineConfig* config;
+  const std::vector<Optimizer>* optimizers;
+  int32_t dp_shard, dp_replicate;
+  int32_t shard_index, replica_index;  // for the placement's axes
+  bool host_shared;
+};
+
+// Bytes that this rank receives for one gather, or one reduction, of a bundle.
+int64_t gather_bytes(const Plan& plan, int32_t bundle);
+int64_t reduce_bytes(const Plan& plan, int32_t bundle);
+
+// Fills the plan's traffic of one step by running the core through it: every
+// unit forward, then backward, for each microbatch.
+void plan_traffic(const Model& model, Plan* plan);
+
+Result<Plan> make_plan(const PlanInputs& in, const alq_plan_desc& desc);
+
+// The error for a plan over its cap: names the cheapest ways to fit.
+Status over_cap(const PlanInputs& in, const Plan& plan);
+
+std::string plan_text(const Plan& plan, const Model& model);
+std::string plan_json(const Plan& plan, const Model& model);
+
+}  // namespace aliquot::engine

@@ -1,0 +1,151 @@
+// Reductions: from a bundle's lent gradients to the step's gradient.
+//
+// The sum over microbatches and ranks has the plan's nesting:
+//   each  microbatch: shards are summed first, the sums then over microbatches;
+//   last  microbatch only: microbatches first, in full, then the shards;
+//   replicas (HSDP) are outermost, once per step.
+// Each level is linear in index order in the accumulate dtype.
+// Cost per rank: (S-1)/S of the bytes for sharded states, twice that else.
+#include "engine/executor.h"
+
+namespace aliquot::engine {
+
+Status Executor::reduce(int32_t bundle, Stream* caller) {
+  ALQ_TRY(context_->faults.point("engine.reduce"));
+  BundleEvents& events = events_[static_cast<size_t>(bundle)];
+  ALQ_TRY(device_->record(*events.written, caller));
+  ALQ_TRY(device_->wait(reduce_stream_.get(), *events.written,
+                        context_->deadline(0)));
+  const BundlePlan& b = plan_.bundles[static_cast<size_t>(bundle)];
+  for (size_t s = 0; s < b.segments.size(); ++s) {
+    if (b.segments[s].grad_dtype == 0) continue;
+    ALQ_TRY(check_finite(bundle, s));
+    ALQ_TRY(reduce_segment(bundle, s));
+    const SegmentPlan& p = b.segments[s];
+    bool kept = p.final.offset >= p.grad.offset &&
+                p.final.offset < p.grad.offset +
+                                     p.count * dtype_size(p.grad_dtype);
+    kept = kept || (!p.local_levels.empty() &&
+                    p.local_levels[0].offset == p.grad.offset);
+    if (config_.poison && !kept) {
+      ALQ_TRY(fill(reduce_stream_.get(), memory_.at(p.grad),
+                   p.count * dtype_size(p.grad_dtype), true));
+    }
+  }
+  count_reduction(bundle);
+  return device_->record(*events.reduced, reduce_stream_.get());
+}
+
+void Executor::count_reduction(int32_t bundle) {
+  if (plan_.axes.shards == 1 || (plan_.defer && !place_.last)) return;
+  ++traffic_.reductions;
+  traffic_.reduce_bytes += reduce_bytes(plan_, bundle);
+}
+
+Status Executor::check_finite(int32_t bundle, size_t segment) {
+  const SegmentPlan& p =
+      plan_.bundles[static_cast<size_t>(bundle)].segments[segment];
+  kernels::FiniteArgs args{
+      &bad_[static_cast<size_t>(place_.index)], memory_.at(p.grad), p.count,
+      p.grad_dtype, 0,
+      element_base(bundle, static_cast<int32_t>(segment))};
+  return launch(reduce_stream_.get(), kernels::OpCode::kFinite, args);
+}
+
+// dst = src if first, else dst += src.
+Status Executor::add(void* dst, Dtype dst_dtype, const void* src,
+                     Dtype src_dtype, int64_t count, bool first) {
+  if (first) {
+    kernels::CastArgs args{dst, src, count, dst_dtype, src_dtype, 1.0};
+    return launch(reduce_stream_.get(), kernels::OpCode::kCast, args);
+  }
+  kernels::AccumulateArgs args{dst, src, count, dst_dtype, src_dtype};
+  return launch(reduce_stream_.get(), kernels::OpCode::kAccumulate, args);
+}
+
+Status Executor::fold(const std::vector<Region>& levels, const SegmentPlan& p,
+                      int64_t count) {
+  Status status;
+  plan_.nesting.after(
+      place_.index, place_.last, [&](int32_t level, bool first) {
+        if (!status.ok()) return;
+        size_t l = static_cast<size_t>(level);
+        status = add(memory_.at(levels[l - 1]), p.accum_dtype,
+                     memory_.at(levels[l]), p.accum_dtype, count, first);
+      });
+  return status;
+}
+
+Status Executor::sum_locally(const SegmentPlan& p) {
+  const Region& inner = p.local_levels.back();
+  if (inner.offset != p.grad.offset) {
+    ALQ_TRY(add(memory_.at(inner), p.accum_dtype, memory_.at(p.grad),
+                p.grad_dtype, p.count,
+                plan_.nesting.first_at_innermost(place_.index)));
+  }
+  return fold(p.local_levels, p, p.count);
+}
+
+Status Executor::reduce_segment(int32_t bundle, size_t segment) {
+  const SegmentPlan& p =
+      plan_.bundles[static_cast<size_t>(bundle)].segments[segment];
+  if (!p.local_levels.empty()) {
+    ALQ_TRY(sum_locally(p));
+    if (!place_.last) return {};
+    ALQ_TRY(reduce_over_shards(bundle, segment,
+                               memory_.at(p.local_levels[0]), p.accum_dtype));
+  } else {
+    ALQ_TRY(reduce_over_shards(bundle, segment, memory_.at(p.grad),
+                               p.grad_dtype));
+    if (!p.shard_levels.empty()) {
+      ALQ_TRY(fold(p.shard_levels, p, p.final_count));
+    }
+  }
+  return place_.last ? reduce_over_replicas(bundle, p) : Status{};
+}
+
+Status Executor::reduce_over_shards(int32_t bundle, size_t segment,
+                                    const void* src, Dtype dtype) {
+  const SegmentPlan& p =
+      plan_.bundles[static_cast<size_t>(bundle)].segments[segment];
+  bool sums = !p.shard_levels.empty();
+  bool first = !sums || plan_.nesting.first_at_innermost(place_.index);
+  std::byte* dst = memory_.at(sums ? p.shard_levels.back() : p.final);
+  if (plan_.axes.shards == 1) {
+    if (dst == src) return {};
+    return add(dst, p.accum_dtype, src, dtype, p.count, first);
+  }
+  Coll coll;
+  coll.src = src;
+  coll.dst = dst;
+  coll.dtype = dtype;
+  coll.out_dtype = p.accum_dtype;
+  coll.op = ALQ_SUM;
+  coll.label = model_.bundles[static_cast<size_t>(bundle)].name.c_str();
+  if (plan_.placement.shard_states) {
+    coll.kind = CollKind::kReduceScatter;
+    coll.counts = counts_[static_cast<size_t>(bundle)][segment];
+    coll.accumulate = !first;
+  } else {
+    coll.kind = CollKind::kAllReduce;
+    coll.count = p.count;
+  }
+  return groups_.reduce->issue(coll, reduce_stream_.get(), nullptr);
+}
+
+Status Executor::reduce_over_replicas(int32_t bundle, const SegmentPlan& p) {
+  if (plan_.axes.replicas == 1) return {};
+  Coll coll;
+  coll.kind = CollKind::kAllReduce;
+  coll.src = coll.dst = memory_.at(p.final);
+  coll.count = p.final_count;
+  coll.dtype = p.accum_dtype;
+  coll.op = ALQ_SUM;
+  coll.label = model_.bundles[static_cast<size_t>(bundle)].name.c_str();
+  ++traffic_.reductions;
+  traffic_.reduce_bytes += 2 * (plan_.axes.replicas - 1) * p.final_count *
+                           dtype_size(p.accum_dtype) / plan_.axes.replicas;
+  return groups_.replicate->issue(coll, reduce_stream_.get(), nullptr);
+}
+
+}  // namespace aliquot::engine
