@@ -159,7 +159,8 @@ double Engine::exposed_seconds() const {
   const auto json =
       nlohmann::json::parse(text.c_str(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return 0;
-  return json.value("exposed_comm_s", 0.0);
+  return json.value("exposed_gather_s", 0.0) +
+         json.value("exposed_reduce_s", 0.0);
 }
 
 void Engine::close() {

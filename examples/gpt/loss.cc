@@ -11,8 +11,9 @@ namespace {
 // e^(z - max) of a row into e; returns the sum.
 template <class C>
 C exponentials(int64_t cols, const C* z, C* e, C* top) {
-  *top = lane_max(cols, z);
-  for (int64_t j = 0; j < cols; ++j) e[j] = exp_of(z[j] - *top);
+  const C highest = lane_max(cols, z);
+  for (int64_t j = 0; j < cols; ++j) e[j] = exp_of(z[j] - highest);
+  *top = highest;
   return lane_sum<C>(cols, [e](int64_t j) { return e[j]; });
 }
 

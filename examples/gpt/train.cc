@@ -45,7 +45,9 @@ double learning_rate(const Options& o, int64_t step) {
 // Which microbatches a rank computes; see train.h.
 struct Share {
   Share(const Options& o, const Session& session)
-      : rank(session.data_rank()), ranks(session.size()) {
+      : rank(session.data_rank()),
+        ranks(session.size()),
+        shards(alq_mesh_axis_size(session.mesh(), "dp_shard")) {
     const int64_t unit = ranks * o.shape.micro_batch;
     if (o.global_batch % unit != 0) {
       throw Error(fmt::format(
@@ -57,11 +59,12 @@ struct Share {
            (o.defer == ALQ_DEFER_DEFAULT && shards_gradients(o));
   }
 
-  int64_t microbatch(int64_t r, int64_t j) const {
-    return each ? j * ranks + r : r * count + j;
+  int64_t microbatch(int64_t data_rank, int64_t j) const {
+    if (!each) return data_rank * count + j;
+    return (data_rank / shards * count + j) * shards + data_rank % shards;
   }
 
-  int64_t rank, ranks, count;
+  int64_t rank, ranks, shards, count;
   bool each;
 
  private:
