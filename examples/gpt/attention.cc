@@ -17,8 +17,7 @@ void softmax_row(int64_t seen, int64_t width, Compute<T>* scores, T* probs) {
   using C = Compute<T>;
   const C top = lane_max(seen, scores);
   for (int64_t j = 0; j < seen; ++j) scores[j] = exp_of(scores[j] - top);
-  const C sum =
-      lane_sum<C>(seen, [scores](int64_t j) { return scores[j]; });
+  const C sum = lane_sum<C>(seen, [scores](int64_t j) { return scores[j]; });
   const C inverse = C{1} / sum;
   for (int64_t j = 0; j < seen; ++j) probs[j] = down<T>(scores[j] * inverse);
   std::fill(probs + seen, probs + width, T{});
@@ -28,8 +27,8 @@ template <class T>
 void softmax_row_backward(int64_t width, Compute<T> scale, const T* probs,
                           const Compute<T>* dprobs, T* dscores) {
   using C = Compute<T>;
-  const C mean = lane_sum<C>(
-      width, [=](int64_t j) { return dprobs[j] * up(probs[j]); });
+  const C mean =
+      lane_sum<C>(width, [=](int64_t j) { return dprobs[j] * up(probs[j]); });
   for (int64_t j = 0; j < width; ++j) {
     dscores[j] = down<T>(up(probs[j]) * (dprobs[j] - mean) * scale);
   }
@@ -67,13 +66,11 @@ In<T> Attention<T>::keys(const T* k) const {
 }
 
 template <class T>
-void Attention<T>::forward(const T* q, const T* k, const T* v, T* probs,
-                           T* o) {
+void Attention<T>::forward(const T* q, const T* k, const T* v, T* probs, T* o) {
   for (int64_t i = 0; i < s_.samples * s_.heads; ++i) {
     const Head at = head(i / s_.heads, i % s_.heads);
     T* p = probs + at.probs;
-    const Out<T> result{o + at.q, s_.seq, s_.head_dim,
-                        s_.heads * s_.head_dim};
+    const Out<T> result{o + at.q, s_.seq, s_.head_dim, s_.heads * s_.head_dim};
     for (int64_t r0 = 0; r0 < s_.seq; r0 += kBlock) {
       const int64_t r1 = std::min(r0 + kBlock, s_.seq);
       const Out<C> scores{scores_, r1 - r0, r1, s_.seq};
@@ -100,8 +97,8 @@ void Attention<T>::head_backward(const Saved& saved, const Grads& grads,
     const In<T> probs{p, r1 - r0, r1, s_.seq};
     const In<T> dout = queries(grads.o + at.q).row_range(r0, r1);
     const Out<C> dprobs{scores_, r1 - r0, r1, s_.seq};
-    gemm_(C{1}, dout, transposed(keys(saved.v + at.kv).row_range(0, r1)),
-          C{0}, dprobs);
+    gemm_(C{1}, dout, transposed(keys(saved.v + at.kv).row_range(0, r1)), C{0},
+          dprobs);
     for (int64_t r = 0; r < r1 - r0; ++r) {
       softmax_row_backward(r1, scale_, p + r * s_.seq, scores_ + r * s_.seq,
                            dscores_ + r * s_.seq);
@@ -109,8 +106,8 @@ void Attention<T>::head_backward(const Saved& saved, const Grads& grads,
     const In<T> dscores{dscores_, r1 - r0, r1, s_.seq};
     gemm_(C{1}, dscores, keys(saved.k + at.kv).row_range(0, r1), C{0},
           dq.row_range(r0, r1));
-    gemm_(C{1}, transposed(dscores),
-          queries(saved.q + at.q).row_range(r0, r1), C{1}, out(dk_, r1, d));
+    gemm_(C{1}, transposed(dscores), queries(saved.q + at.q).row_range(r0, r1),
+          C{1}, out(dk_, r1, d));
     gemm_(C{1}, transposed(probs), dout, C{1}, out(dv_, r1, d));
   }
 }

@@ -54,9 +54,9 @@ class Attention {
   AttentionShape s_;
   Gemm<T>& gemm_;
   C scale_;
-  C* scores_;   // [block, seq]
-  T* dscores_;  // [block, seq]
-  C *dk_, *dv_; // [seq, d]
+  C* scores_;    // [block, seq]
+  T* dscores_;   // [block, seq]
+  C *dk_, *dv_;  // [seq, d]
 };
 
 }  // namespace gpt

@@ -20,7 +20,7 @@ namespace gpt {
 template <class T>
 struct BlockState {
   T *n1, *q, *k, *v, *probs, *o, *h, *n2, *gate, *up, *act;
-  Compute<T> *scale1, *scale2;
+  Compute<T>*scale1, *scale2;
 };
 
 template <class T>

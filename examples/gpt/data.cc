@@ -34,16 +34,15 @@ std::vector<fs::path> files_of(const fs::path& folder) {
   fs::recursive_directory_iterator it(
       folder, fs::directory_options::skip_permission_denied, error);
   if (error) {
-    throw Error(fmt::format("--data {}: {}", folder.string(),
-                            error.message()));
+    throw Error(fmt::format("--data {}: {}", folder.string(), error.message()));
   }
   for (const fs::recursive_directory_iterator end; it != end;) {
     std::error_code unreadable;
     if (it->is_regular_file(unreadable)) files.push_back(it->path());
     it.increment(error);
     if (error) {
-      throw Error(fmt::format("--data {}: {}", folder.string(),
-                              error.message()));
+      throw Error(
+          fmt::format("--data {}: {}", folder.string(), error.message()));
     }
   }
   std::sort(files.begin(), files.end());
@@ -67,8 +66,8 @@ class Reader {
     std::error_code error;
     const fs::path path(name);
     if (!fs::exists(path, error)) {
-      throw Error(fmt::format("--data {}: there is no such file or folder",
-                              name));
+      throw Error(
+          fmt::format("--data {}: there is no such file or folder", name));
     }
     if (!fs::is_directory(path, error)) {
       if (!take(path)) {
@@ -103,8 +102,8 @@ void split(const std::string& text, Corpus* corpus) {
   const auto size = static_cast<int64_t>(text.size());
   const int64_t chunk = std::max<int64_t>(1, std::min(kChunk, size / kParts));
   for (int64_t begin = 0; begin < size; begin += chunk) {
-    auto& part = begin / chunk % kParts == kParts - 1 ? corpus->held_out
-                                                      : corpus->train;
+    auto& part =
+        begin / chunk % kParts == kParts - 1 ? corpus->held_out : corpus->train;
     const int64_t end = std::min(begin + chunk, size);
     part.insert(part.end(), text.begin() + begin, text.begin() + end);
   }

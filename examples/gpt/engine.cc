@@ -11,10 +11,14 @@ enum OptimGroup : int32_t { kDecay, kNoDecay, kGroups };
 
 int32_t pass_of(Pass pass) {
   switch (pass) {
-    case Pass::kForward: return ALQ_PASS_F;
-    case Pass::kForwardNoGrad: return ALQ_PASS_F_NOGRAD;
-    case Pass::kRecompute: return ALQ_PASS_R;
-    case Pass::kBackward: return ALQ_PASS_B;
+    case Pass::kForward:
+      return ALQ_PASS_F;
+    case Pass::kForwardNoGrad:
+      return ALQ_PASS_F_NOGRAD;
+    case Pass::kRecompute:
+      return ALQ_PASS_R;
+    case Pass::kBackward:
+      return ALQ_PASS_B;
   }
   return 0;
 }
@@ -126,8 +130,8 @@ double Engine::begin_training(double weight, bool last) {
 void Engine::begin_evaluation() {
   Status status;
   double unused = 0;
-  status.check(alq_microbatch_begin(engine_.get(), ALQ_EVAL, 0, 1, &unused,
-                                    status));
+  status.check(
+      alq_microbatch_begin(engine_.get(), ALQ_EVAL, 0, 1, &unused, status));
 }
 
 void Engine::end_microbatch() {
@@ -154,8 +158,8 @@ double Engine::exposed_seconds() const {
   size_t need = 0;
   status.check(alq_engine_report(engine_.get(), nullptr, 0, &need, status));
   std::string text(need, '\0');
-  status.check(alq_engine_report(engine_.get(), text.data(), text.size(),
-                                 &need, status));
+  status.check(alq_engine_report(engine_.get(), text.data(), text.size(), &need,
+                                 status));
   const auto json =
       nlohmann::json::parse(text.c_str(), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return 0;

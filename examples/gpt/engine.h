@@ -42,9 +42,9 @@ class Engine final : public Host {
   void plan(const Options& options, int64_t microbatches);
 
   Handle<alq_engine, alq_engine_release> engine_;
-  std::vector<int64_t> params_;                   // ids
-  std::vector<int64_t> units_;                    // ids
-  std::vector<std::vector<int64_t>> unit_params_; // ids per unit
+  std::vector<int64_t> params_;                    // ids
+  std::vector<int64_t> units_;                     // ids
+  std::vector<std::vector<int64_t>> unit_params_;  // ids per unit
   alq_plan_report plan_;
 };
 

@@ -31,8 +31,7 @@ void multiply(double alpha, In<double> a, In<double> b, double beta,
               beta, c.data, static_cast<blasint>(c.ld));
 }
 
-void multiply(float alpha, In<float> a, In<float> b, float beta,
-              Out<float> c) {
+void multiply(float alpha, In<float> a, In<float> b, float beta, Out<float> c) {
   const Shape s = shape_of(a, c);
   cblas_sgemm(CblasRowMajor, order(a), order(b), s.m, s.n, s.k, alpha, a.data,
               static_cast<blasint>(a.ld), b.data, static_cast<blasint>(b.ld),

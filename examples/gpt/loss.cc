@@ -51,10 +51,9 @@ void cross_entropy_backward(Rows size, const uint8_t* targets, double factor,
   }
 }
 
-#define GPT_INSTANTIATE(T)                                                 \
-  template double cross_entropy<T>(Rows, const uint8_t*,                   \
-                                   const Compute<T>*);                     \
-  template void cross_entropy_backward<T>(Rows, const uint8_t*, double,    \
+#define GPT_INSTANTIATE(T)                                                   \
+  template double cross_entropy<T>(Rows, const uint8_t*, const Compute<T>*); \
+  template void cross_entropy_backward<T>(Rows, const uint8_t*, double,      \
                                           const Compute<T>*, T*);
 GPT_INSTANTIATE(double)
 GPT_INSTANTIATE(float)

@@ -43,8 +43,8 @@ int run(int argc, char** argv) {
   if (code >= 0) return code;
   try {
     check_options(options);
-    const Corpus corpus = load_corpus(
-        options.data, options.max_data_mib << 20, options.shape.seq);
+    const Corpus corpus = load_corpus(options.data, options.max_data_mib << 20,
+                                      options.shape.seq);
     const bool good = options.threads ? train_threads(options, corpus)
                                       : train_as(options, corpus, {});
     return good ? 0 : 1;

@@ -127,8 +127,8 @@ void Transformer<T>::head_backward(const Grads<T>& root, double factor) {
                          dlogits_);
   const In<T> dlogits = in<T>(dlogits_, rows, kVocab);
   if (root.wanted(w)) {
-    gemm_(C{1}, transposed(dlogits), in<T>(normed_, rows, hidden),
-          root.beta(w), out(root.grad(w), kVocab, hidden));
+    gemm_(C{1}, transposed(dlogits), in<T>(normed_, rows, hidden), root.beta(w),
+          out(root.grad(w), kVocab, hidden));
     if (!s_.tied) root.ready(w);  // else the embedding's part comes on top
   }
   gemm_(C{1}, dlogits, in(root.param(w), kVocab, hidden), C{0},

@@ -25,11 +25,10 @@ const Names kAccumulates = {{"exact", ALQ_ACCUMULATE_EXACT},
 const Names kDefers = {{"auto", ALQ_DEFER_DEFAULT},
                        {"each", ALQ_DEFER_EACH},
                        {"last", ALQ_DEFER_LAST}};
-const std::map<std::string, Progress> kProgress = {
-    {"auto", Progress::kAuto},
-    {"bar", Progress::kBar},
-    {"lines", Progress::kLines},
-    {"none", Progress::kNone}};
+const std::map<std::string, Progress> kProgress = {{"auto", Progress::kAuto},
+                                                   {"bar", Progress::kBar},
+                                                   {"lines", Progress::kLines},
+                                                   {"none", Progress::kNone}};
 const std::map<std::string, bool> kCheckpoints = {{"none", false},
                                                   {"block", true}};
 

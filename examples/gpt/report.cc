@@ -52,8 +52,8 @@ Reporter::Reporter(const Options& options)
   if (options.json.empty()) return;
   json_.reset(std::fopen(options.json.c_str(), "w"));
   if (json_ == nullptr) {
-    throw Error(fmt::format("--json {}: {}", options.json,
-                            std::strerror(errno)));
+    throw Error(
+        fmt::format("--json {}: {}", options.json, std::strerror(errno)));
   }
 }
 
@@ -72,8 +72,8 @@ void Reporter::note(const std::string& line) {
 void Reporter::draw_bar(const StepRecord& r, double elapsed) {
   const double share =
       static_cast<double>(r.step) / static_cast<double>(options_.steps);
-  std::string text = fmt::format(" {}/{}  loss {:.3f}", r.step,
-                                 options_.steps, r.loss);
+  std::string text =
+      fmt::format(" {}/{}  loss {:.3f}", r.step, options_.steps, r.loss);
   if (held_out_ > 0) text += fmt::format("  held-out {:.3f}", held_out_);
   text += fmt::format("  {:.1f}k tokens/s  ETA {}", r.tokens_per_s / 1e3,
                       clock_text(elapsed / share * (1 - share)));
@@ -109,20 +109,21 @@ void Reporter::step(const StepRecord& r, double elapsed) {
       "{{\"step\": {}, \"loss\": {}, \"grad_norm\": {}, \"lr\": {}, "
       "\"tokens_per_s\": {:.1f}, \"peak_bytes\": {}, \"exposed_comm_s\": "
       "{:.9f}, \"skipped\": {}{}}}",
-      r.step, number(r.loss), number(r.grad_norm), number(r.lr),
-      r.tokens_per_s, r.peak_bytes, r.exposed_comm_s, r.skipped,
+      r.step, number(r.loss), number(r.grad_norm), number(r.lr), r.tokens_per_s,
+      r.peak_bytes, r.exposed_comm_s, r.skipped,
       r.has_held_out ? ", \"held_out\": " + number(r.held_out) : ""));
 }
 
 void Reporter::finish(const Summary& s) {
   const std::string hash =
       s.hashed ? fmt::format("{:016x}", s.hash) : std::string();
-  note(fmt::format(
-      "{} steps in {} on {} rank{}, {} parameters", options_.steps,
-      clock_text(s.seconds), s.ranks, s.ranks == 1 ? "" : "s", s.params));
-  note(fmt::format("nats per byte: unigram {:.4f}, bigram {:.4f}, "
-                   "reached {:.4f} in training and {:.4f} held out",
-                   s.unigram, s.bigram, s.loss, s.held_out));
+  note(fmt::format("{} steps in {} on {} rank{}, {} parameters", options_.steps,
+                   clock_text(s.seconds), s.ranks, s.ranks == 1 ? "" : "s",
+                   s.params));
+  note(
+      fmt::format("nats per byte: unigram {:.4f}, bigram {:.4f}, "
+                  "reached {:.4f} in training and {:.4f} held out",
+                  s.unigram, s.bigram, s.loss, s.held_out));
   if (s.hashed) {
     fmt::print("weights {}\n", hash);
     std::fflush(stdout);
@@ -140,8 +141,8 @@ void Reporter::write_json(const std::string& line) {
   if (json_ == nullptr) return;
   if (std::fprintf(json_.get(), "%s\n", line.c_str()) < 0 ||
       std::fflush(json_.get()) != 0) {
-    throw Error(fmt::format("--json {}: {}", options_.json,
-                            std::strerror(errno)));
+    throw Error(
+        fmt::format("--json {}: {}", options_.json, std::strerror(errno)));
   }
 }
 

@@ -12,9 +12,8 @@ void rmsnorm(Rows size, const T* x, const T* w, T* y, Compute<T>* scale) {
   using C = Compute<T>;
   const auto n = static_cast<C>(size.cols);
   for (int64_t r = 0; r < size.rows; ++r, x += size.cols, y += size.cols) {
-    const C squares = lane_sum<C>(size.cols, [x](int64_t j) {
-      return up(x[j]) * up(x[j]);
-    });
+    const C squares =
+        lane_sum<C>(size.cols, [x](int64_t j) { return up(x[j]) * up(x[j]); });
     const C s = C{1} / std::sqrt(squares / n + static_cast<C>(1e-5));
     for (int64_t j = 0; j < size.cols; ++j) {
       y[j] = down<T>(up(x[j]) * s * up(w[j]));
@@ -32,9 +31,10 @@ void rmsnorm_backward(Rows size, const T* x, const T* w,
   std::fill_n(dw, size.cols, C{0});
   for (int64_t r = 0; r < size.rows; ++r) {
     const C s = scale[r];
-    const C mean = lane_sum<C>(size.cols, [=](int64_t j) {
-      return dy[j] * up(w[j]) * up(x[j]);
-    }) / n;
+    const C mean =
+        lane_sum<C>(size.cols,
+                    [=](int64_t j) { return dy[j] * up(w[j]) * up(x[j]); }) /
+        n;
     const C pull = s * s * mean;
     for (int64_t j = 0; j < size.cols; ++j) {
       const C xj = up(x[j]);
@@ -47,11 +47,11 @@ void rmsnorm_backward(Rows size, const T* x, const T* w,
   }
 }
 
-#define GPT_INSTANTIATE(T)                                                  \
-  template void rmsnorm<T>(Rows, const T*, const T*, T*, Compute<T>*);      \
-  template void rmsnorm_backward<T>(Rows, const T*, const T*,               \
-                                    const Compute<T>*, const Compute<T>*,   \
-                                    T*, Compute<T>*);
+#define GPT_INSTANTIATE(T)                                                    \
+  template void rmsnorm<T>(Rows, const T*, const T*, T*, Compute<T>*);        \
+  template void rmsnorm_backward<T>(Rows, const T*, const T*,                 \
+                                    const Compute<T>*, const Compute<T>*, T*, \
+                                    Compute<T>*);
 GPT_INSTANTIATE(double)
 GPT_INSTANTIATE(float)
 GPT_INSTANTIATE(Bf16)

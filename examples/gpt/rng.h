@@ -26,8 +26,7 @@ __extension__ using Wide = unsigned __int128;
 
 // Uniform in [0, bound), bound >= 1.
 inline uint64_t random_below(uint64_t bits, uint64_t bound) {
-  return static_cast<uint64_t>((static_cast<Wide>(bits) * bound)
-                               >> 64);
+  return static_cast<uint64_t>((static_cast<Wide>(bits) * bound) >> 64);
 }
 
 // Standard normal.  Source: Box and Muller.

@@ -52,8 +52,7 @@ Rope<C>::Rope(int64_t seq, int64_t head_dim) : seq_(seq), half_(head_dim / 2) {
     for (int64_t i = 0; i < half_; ++i) {
       const double exponent =
           -2.0 * static_cast<double>(i) / static_cast<double>(head_dim);
-      const double angle =
-          static_cast<double>(p) * std::pow(10000.0, exponent);
+      const double angle = static_cast<double>(p) * std::pow(10000.0, exponent);
       cos_.push_back(static_cast<C>(std::cos(angle)));
       sin_.push_back(static_cast<C>(std::sin(angle)));
     }

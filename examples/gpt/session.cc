@@ -8,8 +8,7 @@ namespace gpt {
 
 void Status::check(alq_status status) const {
   if (status == ALQ_OK) return;
-  throw Error(
-      fmt::format("{}: {}", alq_status_name(status), error_.message));
+  throw Error(fmt::format("{}: {}", alq_status_name(status), error_.message));
 }
 
 Session::Session(const Place& place, const std::string& mesh_spec) {
@@ -35,7 +34,8 @@ Session::Session(const Place& place, const std::string& mesh_spec) {
   if (data_ranks != size()) {
     throw Error(fmt::format(
         "--mesh {}: dp_replicate and dp_shard cover {} of {} ranks; this "
-        "program uses the data axes only", mesh_spec, data_ranks, size()));
+        "program uses the data axes only",
+        mesh_spec, data_ranks, size()));
   }
 }
 
@@ -51,10 +51,9 @@ std::vector<double> Session::gather(const std::vector<double>& own) {
   message.insert(message.end(), own.begin(), own.end());
   std::vector<double> all(message.size() * static_cast<size_t>(size()));
   Status status;
-  status.check(alq_group_all_gather(
-      world_.get(), message.data(), all.data(),
-      static_cast<int64_t>(message.size()), ALQ_F64, nullptr, nullptr,
-      status));
+  status.check(alq_group_all_gather(world_.get(), message.data(), all.data(),
+                                    static_cast<int64_t>(message.size()),
+                                    ALQ_F64, nullptr, nullptr, status));
   std::vector<double> sorted(own.size() * static_cast<size_t>(size()));
   for (size_t at = 0; at < all.size(); at += message.size()) {
     const size_t to = static_cast<size_t>(all[at]) * own.size();

@@ -23,8 +23,8 @@ class Builder {
            bool decay) {
     UnitSpec& unit = layout_.units.back();
     unit.params.push_back(static_cast<int64_t>(layout_.params.size()));
-    layout_.params.push_back({fmt::format("{}.{}", unit.name, name),
-                              std::move(shape), std, decay});
+    layout_.params.push_back(
+        {fmt::format("{}.{}", unit.name, name), std::move(shape), std, decay});
   }
   Layout layout_;
 };
@@ -47,9 +47,12 @@ std::string why_not(const Shape& s) {
   const struct {
     const char* name;
     int64_t value;
-  } sizes[] = {{"--layers", s.layers},     {"--hidden", s.hidden},
-               {"--heads", s.heads},       {"--kv-heads", s.kv_heads},
-               {"--ffn", s.ffn},           {"--seq", s.seq},
+  } sizes[] = {{"--layers", s.layers},
+               {"--hidden", s.hidden},
+               {"--heads", s.heads},
+               {"--kv-heads", s.kv_heads},
+               {"--ffn", s.ffn},
+               {"--seq", s.seq},
                {"--micro-batch", s.micro_batch}};
   for (const auto& size : sizes) {
     if (size.value >= 1 && size.value <= (1 << 24)) continue;
@@ -59,17 +62,20 @@ std::string why_not(const Shape& s) {
   if (s.hidden % s.heads != 0) {
     return fmt::format(
         "--hidden {} is not divisible by --heads {}: every head needs the "
-        "same size", s.hidden, s.heads);
+        "same size",
+        s.hidden, s.heads);
   }
   if (s.head_dim() % 2 != 0) {
     return fmt::format(
         "a head has {} / {} = {} elements: rotary embedding turns pairs and "
-        "needs an even number", s.hidden, s.heads, s.head_dim());
+        "needs an even number",
+        s.hidden, s.heads, s.head_dim());
   }
   if (s.heads % s.kv_heads != 0) {
     return fmt::format(
         "--heads {} is not divisible by --kv-heads {}: each key and value "
-        "head serves the same number of heads", s.heads, s.kv_heads);
+        "head serves the same number of heads",
+        s.heads, s.kv_heads);
   }
   return "";
 }

@@ -31,7 +31,16 @@ enum RootParam : int64_t { kEmbed, kFinalNorm, kHead, kRootParams };
 
 // Parameters of a block.  Matrices are [out, in]: y = x W^T.
 enum BlockParam : int64_t {
-  kNorm1, kQ, kK, kV, kO, kNorm2, kGate, kUp, kDown, kBlockParams
+  kNorm1,
+  kQ,
+  kK,
+  kV,
+  kO,
+  kNorm2,
+  kGate,
+  kUp,
+  kDown,
+  kBlockParams
 };
 
 struct ParamSpec {

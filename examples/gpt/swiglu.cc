@@ -29,8 +29,8 @@ void swiglu_backward(int64_t count, const T* dy, T* gate, T* up_) {
   }
 }
 
-#define GPT_INSTANTIATE(T)                                     \
-  template void swiglu<T>(int64_t, const T*, const T*, T*);    \
+#define GPT_INSTANTIATE(T)                                  \
+  template void swiglu<T>(int64_t, const T*, const T*, T*); \
   template void swiglu_backward<T>(int64_t, const T*, T*, T*);
 GPT_INSTANTIATE(double)
 GPT_INSTANTIATE(float)

@@ -33,8 +33,7 @@ double seconds() {
 // Linear warm-up, then a cosine down to a tenth.
 double learning_rate(const Options& o, int64_t step) {
   if (step < o.warmup) {
-    return o.lr * static_cast<double>(step + 1) /
-           static_cast<double>(o.warmup);
+    return o.lr * static_cast<double>(step + 1) / static_cast<double>(o.warmup);
   }
   const double share =
       static_cast<double>(step - o.warmup) /
@@ -52,7 +51,8 @@ struct Share {
     if (o.global_batch % unit != 0) {
       throw Error(fmt::format(
           "--global-batch {} is not a multiple of {} ranks x --micro-batch {} "
-          "= {} samples", o.global_batch, ranks, o.shape.micro_batch, unit));
+          "= {} samples",
+          o.global_batch, ranks, o.shape.micro_batch, unit));
     }
     count = o.global_batch / unit;
     each = o.defer == ALQ_DEFER_EACH ||
@@ -71,8 +71,7 @@ struct Share {
   bool shards_gradients(const Options& o) const {
     const int32_t s = o.strategy;
     return s == ALQ_STRATEGY_ZERO2 || s == ALQ_STRATEGY_FSDP ||
-           s == ALQ_STRATEGY_HSDP ||
-           (s == ALQ_STRATEGY_DEFAULT && ranks > 1);
+           s == ALQ_STRATEGY_HSDP || (s == ALQ_STRATEGY_DEFAULT && ranks > 1);
   }
 };
 
@@ -139,8 +138,7 @@ double Trainer::train_loss(int64_t t) {
   std::vector<double> ordered(all.size());
   for (size_t i = 0; i < all.size(); ++i) {
     const auto at = static_cast<int64_t>(i);
-    const int64_t g =
-        share_.microbatch(at / share_.count, at % share_.count);
+    const int64_t g = share_.microbatch(at / share_.count, at % share_.count);
     ordered[static_cast<size_t>(g)] = all[i];
   }
   double sum = 0;
@@ -152,8 +150,7 @@ double Trainer::train_loss(int64_t t) {
 double Trainer::held_out_loss() {
   const int64_t batches = o_.eval_batches, samples = o_.shape.micro_batch;
   std::vector<double> own;
-  for (int64_t g = share_.rank; g < batches + share_.rank;
-       g += share_.ranks) {
+  for (int64_t g = share_.rank; g < batches + share_.rank; g += share_.ranks) {
     const int64_t first = std::min(g, batches - 1) * samples;
     for (int64_t i = 0; i < samples; ++i) {
       held_out_sample(corpus_, first + i, batches * samples, o_.shape.seq,
@@ -167,8 +164,8 @@ double Trainer::held_out_loss() {
   const auto rounds = static_cast<int64_t>(own.size());
   double sum = 0;
   for (int64_t g = 0; g < batches; ++g) {
-    sum += all[static_cast<size_t>(g % share_.ranks * rounds +
-                                   g / share_.ranks)];
+    sum +=
+        all[static_cast<size_t>(g % share_.ranks * rounds + g / share_.ranks)];
   }
   return sum / (rows() * static_cast<double>(batches));
 }
@@ -194,16 +191,16 @@ void Trainer::step(int64_t t, StepRecord* record) {
 
 void Trainer::introduce() {
   if (reporter_ == nullptr) return;
-  reporter_->note(fmt::format(
-      "{} bytes of text from {} files ({} held out{})",
-      corpus_.train.size() + corpus_.held_out.size(), corpus_.files,
-      corpus_.held_out.size(), corpus_.cut ? ", cut by --max-data" : ""));
+  reporter_->note(fmt::format("{} bytes of text from {} files ({} held out{})",
+                              corpus_.train.size() + corpus_.held_out.size(),
+                              corpus_.files, corpus_.held_out.size(),
+                              corpus_.cut ? ", cut by --max-data" : ""));
   reporter_->note(fmt::format(
       "{} parameters in {} units; {} rank{} x {} microbatch{} of {} x {} "
       "tokens; per rank {:.1f} MB planned, {:.1f} MB of activations",
       layout_.count(), layout_.units.size(), share_.ranks,
-      share_.ranks == 1 ? "" : "s", share_.count,
-      share_.count == 1 ? "" : "es", o_.shape.micro_batch, o_.shape.seq,
+      share_.ranks == 1 ? "" : "s", share_.count, share_.count == 1 ? "" : "es",
+      o_.shape.micro_batch, o_.shape.seq,
       static_cast<double>(engine_.planned_bytes()) / 1e6,
       static_cast<double>(model_->activation_bytes()) / 1e6));
 }
@@ -243,9 +240,10 @@ void check_options(const Options& options) {
   const std::string reason = why_not(options.shape);
   if (!reason.empty()) throw Error(reason);
   if (options.global_batch % options.shape.micro_batch == 0) return;
-  throw Error(fmt::format("--global-batch {} is not a multiple of "
-                          "--micro-batch {}",
-                          options.global_batch, options.shape.micro_batch));
+  throw Error(
+      fmt::format("--global-batch {} is not a multiple of "
+                  "--micro-batch {}",
+                  options.global_batch, options.shape.micro_batch));
 }
 
 void train(const Options& options, const Corpus& corpus, const Place& place) {

@@ -1,7 +1,7 @@
 // The training loop of one rank.
 //
-// Who computes what.  A step has global_batch samples, in microbatches 0, 1, ...
-// of micro_batch samples each; microbatch g of step t holds the samples
+// Who computes what.  A step has global_batch samples, in microbatches 0, 1,
+// ... of micro_batch samples each; microbatch g of step t holds the samples
 //   t * global_batch + g * micro_batch + (0 ... micro_batch - 1).
 // R replicas of S shards compute M = global_batch / (R * S * micro_batch) of
 // them per rank.  Shard s of replica r computes, for j = 0 ... M - 1,

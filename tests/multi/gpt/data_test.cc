@@ -1,4 +1,6 @@
 // Reading, splitting and sampling text, and its entropies.
+#include "data.h"
+
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include <fstream>
 #include <string>
 
-#include "data.h"
 #include "error.h"
 #include "rng.h"
 
@@ -89,7 +90,8 @@ BOOST_AUTO_TEST_CASE(folders_are_read_in_order) {
 BOOST_AUTO_TEST_CASE(a_sixteenth_is_held_out) {
   const Folder folder;
   std::string text;
-  for (int i = 0; i < 16; ++i) text += std::string(100, static_cast<char>('a' + i));
+  for (int i = 0; i < 16; ++i)
+    text += std::string(100, static_cast<char>('a' + i));
   const std::string file = folder.write("t", text);
   const Corpus c = load_corpus({file}, kNoLimit, 32);
   BOOST_TEST(c.train.size() == 1500u);
@@ -122,8 +124,8 @@ BOOST_AUTO_TEST_CASE(samples_depend_on_seed_and_index) {
   BOOST_TEST(a != b);
   train_sample(c, 2, 7, 32, b.data());
   BOOST_TEST(a != b);
-  BOOST_TEST((std::search(c.train.begin(), c.train.end(), a.begin(),
-                          a.end()) != c.train.end()));
+  BOOST_TEST((std::search(c.train.begin(), c.train.end(), a.begin(), a.end()) !=
+              c.train.end()));
   held_out_sample(c, 0, 4, 32, a.data());
   BOOST_TEST(std::equal(a.begin(), a.end(), c.held_out.begin()));
   held_out_sample(c, 3, 4, 32, b.data());
@@ -160,8 +162,7 @@ BOOST_AUTO_TEST_CASE(normals_are_normal) {
   double sum = 0, squares = 0;
   const int n = 100000;
   for (int i = 0; i < n; ++i) {
-    const double x =
-        random_normal(random_bits(1, 2, static_cast<uint64_t>(i)));
+    const double x = random_normal(random_bits(1, 2, static_cast<uint64_t>(i)));
     sum += x;
     squares += x * x;
   }

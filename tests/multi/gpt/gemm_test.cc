@@ -1,12 +1,12 @@
 // Products against a naive sum, and the property that training rests on: the
 // bits depend on the values alone, not on where the matrices lie.
+#include "gemm.h"
+
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstring>
 #include <random>
 #include <vector>
-
-#include "gemm.h"
 
 namespace gpt {
 namespace {
@@ -16,10 +16,11 @@ struct Case {
   bool flip_a, flip_b;
 };
 
-const Case kCases[] = {{1, 1, 1, false, false},   {5, 7, 3, false, true},
-                       {64, 128, 32, false, true}, {70, 33, 131, true, false},
-                       {128, 344, 256, true, false},
-                       {256, 96, 344, false, false}, {1, 64, 32, false, true}};
+const Case kCases[] = {
+    {1, 1, 1, false, false},      {5, 7, 3, false, true},
+    {64, 128, 32, false, true},   {70, 33, 131, true, false},
+    {128, 344, 256, true, false}, {256, 96, 344, false, false},
+    {1, 64, 32, false, true}};
 
 template <class T>
 std::vector<T> random_matrix(int64_t count, unsigned seed) {
@@ -45,10 +46,8 @@ std::vector<T> product(const Case& c, Compute<T> beta, int64_t offset) {
   const T* a = place(pool, random_matrix<T>(c.m * c.k, 1), offset);
   const T* b = place(pool, random_matrix<T>(c.n * c.k, 2), offset);
   T* to = place(pool, random_matrix<T>(c.m * c.n, 3), offset);
-  const In<T> left =
-      c.flip_a ? transposed(in(a, c.k, c.m)) : in(a, c.m, c.k);
-  const In<T> right =
-      c.flip_b ? transposed(in(b, c.n, c.k)) : in(b, c.k, c.n);
+  const In<T> left = c.flip_a ? transposed(in(a, c.k, c.m)) : in(a, c.m, c.k);
+  const In<T> right = c.flip_b ? transposed(in(b, c.n, c.k)) : in(b, c.k, c.n);
   gemm(Compute<T>{1}, left, right, beta, out(to, c.m, c.n));
   return {to, to + c.m * c.n};
 }
@@ -64,10 +63,10 @@ double worst_error(const Case& c) {
     for (int64_t j = 0; j < c.n; ++j) {
       double sum = up(old[static_cast<size_t>(i * c.n + j)]);
       for (int64_t l = 0; l < c.k; ++l) {
-        const auto x = static_cast<size_t>(c.flip_a ? l * c.m + i
-                                                    : i * c.k + l);
-        const auto y = static_cast<size_t>(c.flip_b ? j * c.k + l
-                                                    : l * c.n + j);
+        const auto x =
+            static_cast<size_t>(c.flip_a ? l * c.m + i : i * c.k + l);
+        const auto y =
+            static_cast<size_t>(c.flip_b ? j * c.k + l : l * c.n + j);
         sum += static_cast<double>(up(a[x])) * static_cast<double>(up(b[y]));
       }
       const double value = up(got[static_cast<size_t>(i * c.n + j)]);

@@ -39,8 +39,7 @@ class MemoryHost final : public Host {
     for (const int64_t p : layout_.units[u].params) {
       const auto i = static_cast<size_t>(p);
       view.params.push_back(params[i].data());
-      view.grads.push_back(pass == Pass::kBackward ? grads[i].data()
-                                                   : nullptr);
+      view.grads.push_back(pass == Pass::kBackward ? grads[i].data() : nullptr);
       view.betas.push_back(betas[i]);
     }
     return {view.params.data(), view.grads.data(), view.betas.data()};

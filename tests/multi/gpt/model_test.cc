@@ -1,5 +1,7 @@
 // The whole model: gradients against central differences, the beta contract,
 // recomputation, dtypes, and training that overfits.
+#include "model.h"
+
 #include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <cstring>
@@ -7,7 +9,6 @@
 
 #include "gemm.h"
 #include "memory_host.h"
-#include "model.h"
 
 namespace gpt {
 namespace {
@@ -21,8 +22,7 @@ Shape tiny() {
 
 std::vector<uint8_t> text(const Shape& s, uint64_t seed) {
   std::mt19937_64 random(seed);
-  std::vector<uint8_t> tokens(
-      static_cast<size_t>(s.micro_batch * (s.seq + 1)));
+  std::vector<uint8_t> tokens(static_cast<size_t>(s.micro_batch * (s.seq + 1)));
   for (uint8_t& t : tokens) t = static_cast<uint8_t>('a' + random() % 9);
   return tokens;
 }
@@ -62,11 +62,11 @@ void check_model_gradient(const Shape& s) {
       x = kept - h;
       const double low = model->evaluate(host, tokens.data());
       x = kept;
-      worst = std::max(
-          worst, std::abs((high - low) / (2 * h) - host.grads[p][i]));
+      worst =
+          std::max(worst, std::abs((high - low) / (2 * h) - host.grads[p][i]));
     }
-    BOOST_TEST(worst / largest < 1e-6, "parameter " << p << " is off by "
-                                                    << worst / largest);
+    BOOST_TEST(worst / largest < 1e-6,
+               "parameter " << p << " is off by " << worst / largest);
   }
 }
 
@@ -120,8 +120,7 @@ BOOST_AUTO_TEST_CASE(beta_adds) {
     double worst = 0;
     for (size_t p = 0; p < once.grads.size(); ++p) {
       for (size_t i = 0; i < once.grads[p].size(); ++i) {
-        worst = std::max(worst,
-                         std::abs(once.grads[p][i] - twice.grads[p][i]));
+        worst = std::max(worst, std::abs(once.grads[p][i] - twice.grads[p][i]));
       }
     }
     BOOST_TEST(worst < 1e-12);
@@ -177,8 +176,8 @@ void check_overfit(double goal) {
     for (size_t p = 0; p < host.params.size(); ++p) {
       for (size_t i = 0; i < host.params[p].size(); ++i) {
         const auto g = up(host.grads[p][i]);
-        host.params[p][i] = down<T>(
-            up(host.params[p][i]) - static_cast<Compute<T>>(0.3) * g);
+        host.params[p][i] =
+            down<T>(up(host.params[p][i]) - static_cast<Compute<T>>(0.3) * g);
       }
     }
   }

@@ -63,8 +63,8 @@ BOOST_AUTO_TEST_CASE(rmsnorm_gradient) {
   for (size_t j = 0; j < 19; ++j) squares += x[j] * x[j];
   BOOST_TEST(std::abs(y[3] - x[3] * w[3] / std::sqrt(squares / 19 + 1e-5)) <
              1e-14);
-  rmsnorm_backward(size, x.data(), w.data(), scale.data(), dy.data(),
-                   dx.data(), dw.data());
+  rmsnorm_backward(size, x.data(), w.data(), scale.data(), dy.data(), dx.data(),
+                   dw.data());
   check_gradient(x, dx, f);
   check_gradient(w, dw, f);
 }
@@ -92,8 +92,8 @@ BOOST_AUTO_TEST_CASE(swiglu_gradient) {
     return dot(y, dy);
   };
   f();
-  BOOST_TEST(
-      std::abs(y[0] - gate[0] / (1 + std::exp(-gate[0])) * upper[0]) < 1e-14);
+  BOOST_TEST(std::abs(y[0] - gate[0] / (1 + std::exp(-gate[0])) * upper[0]) <
+             1e-14);
   Vec dgate = gate, dup = upper;
   swiglu_backward(33, dy.data(), dgate.data(), dup.data());
   check_gradient(gate, dgate, f);
@@ -154,8 +154,8 @@ Vec naive_attention(const AttentionCase& c, const Vec& q, const Vec& k,
         for (int64_t u = 0; u <= t; ++u) {
           double score = 0;
           for (size_t j = 0; j < static_cast<size_t>(s.head_dim); ++j) {
-            score += q[row(n, t, s.heads, h) + j] *
-                     k[row(n, u, s.kv_heads, g) + j];
+            score +=
+                q[row(n, t, s.heads, h) + j] * k[row(n, u, s.kv_heads, g) + j];
           }
           const auto scale = std::sqrt(static_cast<double>(s.head_dim));
           sum += e[static_cast<size_t>(u)] = std::exp(score / scale);
