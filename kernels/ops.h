@@ -3,7 +3,9 @@
 // functions of kernels/cpu, on CUDA: one launch each).  Arguments are copied at
 // launch.  Arithmetic is defined here and is the same on every target:
 //   half types are read into f32 and rounded to nearest even once, on store;
-//   no fused multiply-add unless the operation says so; denormals are kept.
+//   no fused multiply-add unless the operation says so; denormals are kept;
+//   a NaN that an operation computes is the canonical one (positive, quiet, no
+//   payload), one that is only moved or cast at scale 1 keeps its payload.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +40,7 @@ struct CopyArgs {
 };
 
 // dst[i] = src[i] * scale, each in its dtype; scale 1 is exact.  The product is
-// formed in f32 unless either side is f64.
+// formed in f32 unless either side is f64.  dst may equal src if it is no wider.
 struct CastArgs {
   void* dst;
   const void* src;
@@ -69,7 +71,9 @@ struct StepScalars {
 //   p = p * decay;  p = p - (m * step_size) / (sqrt(v) * inv_sqrt_bc2 + eps)
 // decay = 1 - lr * wd, step_size = lr / (1 - beta1^t), inv_sqrt_bc2 = 1 /
 // sqrt(1 - beta2^t): formed in f64 by the caller, rounded once.
-// model, if not null, receives p rounded to model_dtype.
+// model, if not null, receives p rounded to model_dtype.  grad and state of
+// another dtype are converted first; p is formed from m and v before they are
+// rounded to state_dtype.  scalars null: scale 1.
 struct AdamWArgs {
   void* master;
   void* model;
@@ -99,16 +103,20 @@ struct SgdArgs {
 };
 
 // A sum of squares that does not depend on the order or grouping of its terms:
-// bins on a fixed exponent grid, each exact.  merge() of two is exact too.
-// Plain data, zero is empty, at most 256 bytes; see kernels/norm.h.
+// two exact fixed-point integers on a fixed exponent grid (see
+// kernels/arithmetic/bins.h).  Equal sets of elements give equal bytes.  Plain
+// data, zero is empty.
 struct NormBins {
-  double sum[6];
-  double carry[6];
-  int64_t top;         // index of the highest bin in use + 1; 0: empty
-  int64_t nonfinite;   // count of inf and nan seen
-  int64_t first_bad;   // smallest `base` + index of one, or -1 when none
+  static constexpr int kWords = 12;
+  uint64_t high[kWords];  // the highest class of exponents seen
+  uint64_t low[kWords];   // the class below it
+  int64_t top;            // the highest class + 8; 0: no element but zeros
+  int64_t nonfinite;      // count of inf and nan seen
+  int64_t first_bad;      // smallest `base` + index of one, if nonfinite > 0;
+                          // else -1 (0 in zeroed bins)
   int64_t reserved;
 };
+static_assert(sizeof(NormBins) <= 256);
 
 // bins += sum of src[i]^2; non-finite elements are counted, not added.
 struct NormArgs {
@@ -137,8 +145,10 @@ void run_cpu(OpCode op, const void* args);
 // dst[i] = sum (or min, max) over k of srcs[k][i], linearly in k, in the
 // accumulate dtype, times scale in the accumulate dtype (sums of floats; 1 is
 // exact), rounded once to out.  add: dst[i] = dst[i] + that, in the accumulate
-// dtype.  dst may equal any srcs[k].  The inner loop of all reductions.
-// Integers wrap; a NaN in min or max gives NaN.
+// dtype.  The accumulate dtype is f64 if in or out is, else f32.  dst may equal
+// any srcs[k] if out is no wider than in.  The inner loop of all reductions.
+// Integers wrap; a NaN in min or max gives NaN, and of equal values (-0 and 0)
+// the first is kept.
 struct ReduceArgs {
   void* dst;
   const void* const* srcs;
@@ -150,10 +160,19 @@ struct ReduceArgs {
 };
 void reduce_cpu(const ReduceArgs& args);
 
-// Exact merge and final value (the sum of squares, correctly rounded to a few
-// ulps of f64, the same for every grouping).
+// Exact merge; the sum of squares, rounded once to f64 (inf and 0 beyond its
+// range); its square root within 1 ulp, also where the sum is out of range
+// (elements of 1e200 or 1e-200).  The same for every grouping.
 void norm_merge(NormBins* into, const NormBins& from);
 double norm_value(const NormBins& bins);
+double norm_root(const NormBins& bins);
+
+// What the operations accept.  Others change nothing: check before.
+//   cast: any float to any float.  accumulate: any float into f32 or f64.
+//   reduce: any float to any float, integers to their own dtype.
+bool cast_supported(Dtype dst, Dtype src);
+bool accumulate_supported(Dtype dst, Dtype src);
+bool reduce_supported(Dtype in, Dtype out, alq_reduce_op op);
 
 // Names of the SIMD targets compiled in and the one chosen ("AVX3").
 const char* simd_targets();

@@ -1,0 +1,1 @@
+"""Reads the C header and writes everything that is derived from it."""

@@ -1,0 +1,16 @@
+// The operations of ops.h on the CPU, one file each.
+#pragma once
+
+#include "kernels/ops.h"
+
+namespace aliquot::kernels {
+
+void fill_cpu(const FillArgs& args);
+void copy_cpu(const CopyArgs& args);
+void cast_cpu(const CastArgs& args);
+void accumulate_cpu(const AccumulateArgs& args);
+void adamw_cpu(const AdamWArgs& args);
+void sgd_cpu(const SgdArgs& args);
+void norm_cpu(const NormArgs& args);
+
+}  // namespace aliquot::kernels

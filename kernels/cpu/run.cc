@@ -1,0 +1,25 @@
+// The table of operations on the CPU.
+#include "kernels/cpu/cpu.h"
+
+namespace aliquot::kernels {
+
+void run_cpu(OpCode op, const void* args) {
+  switch (op) {
+    case OpCode::kFill:
+      return fill_cpu(*static_cast<const FillArgs*>(args));
+    case OpCode::kCopy:
+      return copy_cpu(*static_cast<const CopyArgs*>(args));
+    case OpCode::kCast:
+      return cast_cpu(*static_cast<const CastArgs*>(args));
+    case OpCode::kAccumulate:
+      return accumulate_cpu(*static_cast<const AccumulateArgs*>(args));
+    case OpCode::kAdamW:
+      return adamw_cpu(*static_cast<const AdamWArgs*>(args));
+    case OpCode::kSgd:
+      return sgd_cpu(*static_cast<const SgdArgs*>(args));
+    case OpCode::kNorm:
+      return norm_cpu(*static_cast<const NormArgs*>(args));
+  }
+}
+
+}  // namespace aliquot::kernels
