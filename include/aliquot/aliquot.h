@@ -759,15 +759,16 @@ ALQ_API alq_status alq_engine_commit(alq_engine* engine, void* slab,
 /* Writes elements [begin, begin + count) of a full parameter from data, in
  * dtype (0: the parameter's own).  Each rank keeps the part it owns and reads
  * nothing else, so a rank may pass only its own range (see alq_shard_view): a
- * large model is initialised shard by shard.  Between steps only.
- * Thread: handle.  Blocks: never.  Replicas must be given equal data. */
+ * large model is initialised shard by shard.  Between microbatches only.
+ * Replicas must be given equal data.
+ * Thread: collective.  Blocks: until deadline. */
 ALQ_API alq_status alq_param_write(alq_engine* engine, int64_t param,
                                    int32_t what, const void* data,
                                    int64_t begin, int64_t count,
                                    alq_dtype dtype, alq_error* err);
 
 /* Reads elements [begin, begin + count) of the full tensor into data, in dtype
- * (0: as stored).  Between steps only.
+ * (0: as stored).  Between microbatches only.
  * Thread: collective.  Blocks: until deadline. */
 ALQ_API alq_status alq_param_read(alq_engine* engine, int64_t param,
                                   int32_t what, void* data, int64_t begin,
@@ -803,12 +804,17 @@ ALQ_API alq_status alq_microbatch_begin(alq_engine* engine, int32_t mode,
                                         double weight, int32_t last,
                                         double* grad_scale, alq_error* err);
 
+/* Flag of alq_unit_view: gradients of this unit come by alq_grad_push, so pass
+ * B lends no views. */
+#define ALQ_VIEW_PUSH 1u
+
 /* What unit_begin lends.  Arrays have n entries, in the order of unit_add, and
  * live as long as the engine; a parameter has the same address every time.
- * grads[i]: where to write the gradient (NULL: frozen, or a pass other than
- * B); betas[i]: 0 write, 1 add to what is there. */
+ * grads[i]: where to write the gradient (NULL: frozen, not lent, or a pass
+ * other than B); betas[i]: 0 write, 1 add to what is there.  A view once lent
+ * counts as written: a host that has nothing to write there writes zeros. */
 typedef struct alq_unit_view {
-  uint32_t struct_size, flags;
+  uint32_t struct_size, flags; /* ALQ_VIEW_* */
   void* const* into; /* in: MEMORY_INTO destinations, else NULL */
   int64_t n;
   void* const* params;

@@ -12,7 +12,8 @@
 namespace aliquot {
 
 struct Context {
-  Context(int32_t rank, int32_t size) : rank(rank), size(size), faults(rank) {}
+  Context(int32_t own_rank, int32_t world_size)
+      : rank(own_rank), size(world_size), faults(own_rank) {}
 
   const int32_t rank, size;
   int32_t local_rank = 0, local_size = 1;

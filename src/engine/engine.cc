@@ -139,6 +139,7 @@ Status Engine::plan(const alq_plan_desc& desc) {
                       "to change it",
                       name_);
   }
+  planned_ = false;
   PlanInputs in{&model_,
                 &config_,
                 &optimizers_,

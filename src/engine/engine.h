@@ -120,7 +120,6 @@ class Engine {
   std::unique_ptr<Executor> executor_;
   std::vector<UnitViewArrays> views_;
   std::unique_ptr<Memory> scalars_;  // StepScalars, read by optimizer kernels
-  std::vector<std::byte> exchange_;  // StepShare of every data rank
 
   // The running step.
   int32_t microbatch_ = 0;  // TRAIN microbatches begun
@@ -128,6 +127,7 @@ class Engine {
   double weight_sum_ = 0;
   int64_t steps_ = 0;
   bool gathered_since_sync_ = false;
+  bool dirty_ = false;  // written since the last meeting
 };
 
 }  // namespace aliquot::engine

@@ -1,0 +1,140 @@
+// The objects behind the handles.  Each keeps its context alive, so handles may
+// be released in any order.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+
+#include "api/handle.h"
+#include "comm/mem/join.h"
+#include "engine/engine.h"
+#include "mesh/mesh.h"
+
+namespace aliquot::api {
+
+struct ContextState {
+  std::shared_ptr<Context> context;
+  std::shared_ptr<CpuDevice> device;
+  std::unique_ptr<MemJoin> join;  // BYTES: until connected
+  std::shared_ptr<Group> world;
+  std::string bootstrap;  // how the ranks met, for runtime_info
+  bool closed = false;
+  uint64_t stamp = 0;  // fork_stamp() of the opening process
+  std::mutex mutex;    // guards streams
+  std::map<void*, std::shared_ptr<Stream>> streams;
+};
+
+struct EventState {
+  std::shared_ptr<ContextState> ctx;
+  std::shared_ptr<Event> event;
+};
+struct WorkState {
+  std::shared_ptr<ContextState> ctx;
+  std::shared_ptr<Work> work;
+};
+struct BufferState {
+  std::shared_ptr<ContextState> ctx;
+  std::unique_ptr<Memory> memory;
+};
+struct GroupState {
+  std::shared_ptr<ContextState> ctx;
+  std::shared_ptr<Group> group;
+};
+struct MeshState {
+  std::shared_ptr<ContextState> ctx;
+  std::shared_ptr<Mesh> mesh;
+};
+struct EngineState {
+  std::shared_ptr<ContextState> ctx;
+  std::unique_ptr<engine::Engine> engine;
+};
+
+template <typename Opaque>
+struct StateOf;
+template <>
+struct StateOf<alq_context> {
+  using type = ContextState;
+  static constexpr const char* kName = "context";
+};
+template <>
+struct StateOf<alq_event> {
+  using type = EventState;
+  static constexpr const char* kName = "event";
+};
+template <>
+struct StateOf<alq_work> {
+  using type = WorkState;
+  static constexpr const char* kName = "work";
+};
+template <>
+struct StateOf<alq_buffer> {
+  using type = BufferState;
+  static constexpr const char* kName = "buffer";
+};
+template <>
+struct StateOf<alq_group> {
+  using type = GroupState;
+  static constexpr const char* kName = "group";
+};
+template <>
+struct StateOf<alq_mesh> {
+  using type = MeshState;
+  static constexpr const char* kName = "mesh";
+};
+template <>
+struct StateOf<alq_engine> {
+  using type = EngineState;
+  static constexpr const char* kName = "engine";
+};
+
+template <typename Opaque>
+auto& pool() {
+  return HandlePool<Opaque, typename StateOf<Opaque>::type>::instance();
+}
+
+inline const ContextState& context_of(const ContextState& state) {
+  return state;
+}
+template <typename State>
+const ContextState& context_of(const State& state) {
+  return *state.ctx;
+}
+
+// True in a child that was forked while contexts were open here.
+bool forked(const ContextState& ctx);
+
+// The object of a handle, or why there is none.
+template <typename Opaque>
+Result<typename StateOf<Opaque>::type*> resolve(const Opaque* handle) {
+  const char* name = StateOf<Opaque>::kName;
+  if (handle == nullptr) {
+    return make_error(ALQ_INVALID_ARGUMENT, "the {} handle is null", name);
+  }
+  auto* state = pool<Opaque>().get(handle);
+  if (state == nullptr) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "{} is not a live {} handle: it was released, or is "
+                      "another kind of pointer",
+                      static_cast<const void*>(handle), name);
+  }
+  if (forked(context_of(*state))) {
+    return make_error(ALQ_FAILED_PRECONDITION,
+                      "this process was forked after alq_open; a {} of the "
+                      "parent can not be used here: open after the fork",
+                      name);
+  }
+  return state;
+}
+
+// A finalizer must not touch shared state in a forked child.
+template <typename Opaque>
+void release_handle(Opaque* handle) {
+  if (handle == nullptr) return;
+  auto* state = pool<Opaque>().get(handle);
+  if (state == nullptr || forked(context_of(*state))) return;
+  pool<Opaque>().release(handle);
+}
+
+}  // namespace aliquot::api

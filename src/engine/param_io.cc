@@ -1,0 +1,222 @@
+// Writing, reading and viewing parameters, gradients and optimizer states.
+// Each rank touches the part it owns; a read gathers in bounded chunks.
+#include <algorithm>
+#include <cstring>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace aliquot::engine {
+
+namespace {
+
+constexpr int64_t kChunk = int64_t{1} << 18;  // elements moved at a time
+
+const char* what_name(int32_t what) {
+  switch (what) {
+    case ALQ_VALUE: return "VALUE";
+    case ALQ_GRAD: return "GRAD";
+    case ALQ_STATE_0: return "STATE_0";
+    case ALQ_STATE_1: return "STATE_1";
+    default: return "?";
+  }
+}
+
+}  // namespace
+
+// Elements of the parameter that shard `shard` owns, cut to [begin, end).
+int64_t Engine::overlap_on(const Param& param, const Segment& segment,
+                           int32_t shard, int64_t begin, int64_t end,
+                           int64_t* first) const {
+  int64_t from = std::max(segment.shard_begin(shard) - param.offset, begin);
+  int64_t to = std::min(segment.shard_begin(shard) +
+                            segment.shard_count(shard) - param.offset,
+                        end);
+  *first = from;
+  return std::max<int64_t>(to - from, 0);
+}
+
+Result<Engine::Part> Engine::part_of(int32_t id, int32_t what) const {
+  const Param& param = model_.params[static_cast<size_t>(id)];
+  const SegmentPlan& p = executor_->segment_of(param);
+  const Optimizer& optimizer =
+      optimizers_[static_cast<size_t>(param.optim_group)];
+  Region region;
+  Part part;
+  if (what == ALQ_VALUE) {
+    region = param.trainable ? p.master : p.shard;
+    part.dtype = param.trainable ? p.master_dtype : p.dtype;
+  } else if (what == ALQ_GRAD && param.trainable) {
+    region = p.final;
+    part.dtype = p.accum_dtype;
+  } else if ((what == ALQ_STATE_0 || what == ALQ_STATE_1) && param.trainable &&
+             what - ALQ_STATE_0 < optimizer.states()) {
+    region = p.state[what - ALQ_STATE_0];
+    part.dtype = p.state_dtype;
+  }
+  if (!region.exists()) {
+    return make_error(ALQ_NOT_FOUND,
+                      "parameter \"{}\" ({}) has no {} ({})", param.name,
+                      param.trainable ? "trainable" : "frozen",
+                      what_name(what), what);
+  }
+  part.whole = p.own == p.count;
+  int64_t from = std::max(p.begin, param.offset);
+  int64_t to = std::min(p.begin + p.own, param.offset + param.count);
+  part.begin = std::clamp<int64_t>(from - param.offset, 0, param.count);
+  part.count = std::max<int64_t>(to - from, 0);
+  part.data = executor_->at(region) +
+              (part.count > 0 ? from - p.begin : 0) * dtype_size(part.dtype);
+  return part;
+}
+
+// Peers may still be reading shards of the last microbatch: meet them once.
+Status Engine::settle() {
+  if (core_->in_microbatch()) {
+    return explain({CoreCode::kInMicrobatch}, "parameter access", -1, 0);
+  }
+  ALQ_TRY(executor_->drain(deadline()));
+  if (!gathered_since_sync_) return {};
+  Coll barrier;
+  barrier.label = "parameter access";
+  ALQ_TRY(groups_.exchange->issue(barrier, nullptr, nullptr));
+  gathered_since_sync_ = false;
+  return {};
+}
+
+Status Engine::param_touch() {
+  ALQ_TRY(need_committed("param_touch"));
+  ALQ_TRY(settle());
+  Coll barrier;
+  barrier.label = "param_touch";
+  ALQ_TRY(groups_.exchange->issue(barrier, nullptr, nullptr));
+  core_->touch();
+  dirty_ = false;
+  return {};
+}
+
+Status Engine::param_write(int32_t id, int32_t what, const void* data,
+                           int64_t begin, int64_t count, Dtype dtype) {
+  ALQ_TRY(need_committed("param_write"));
+  ALQ_TRY(check_param(id));
+  const Param& param = model_.params[static_cast<size_t>(id)];
+  if (begin < 0 || count < 0 || begin > param.count - count ||
+      (count > 0 && data == nullptr)) {
+    return make_error(ALQ_OUT_OF_RANGE,
+                      "parameter \"{}\" has {} elements; cannot write [{}, {}){}",
+                      param.name, param.count, begin, begin + count,
+                      data == nullptr ? " from null" : "");
+  }
+  ALQ_ASSIGN(Part part, part_of(id, what));
+  if (dtype == 0) dtype = param.dtype;
+  if (dtype != part.dtype && !(is_float(dtype) && is_float(part.dtype))) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "parameter \"{}\": cannot convert {} to {}", param.name,
+                      dtype_name(dtype), dtype_name(part.dtype));
+  }
+  ALQ_TRY(settle());
+  dirty_ = true;
+  int64_t from = std::max(begin, part.begin);
+  int64_t n = std::min(begin + count, part.begin + part.count) - from;
+  if (n <= 0) return {};
+  const std::byte* src =
+      static_cast<const std::byte*>(data) + (from - begin) * dtype_size(dtype);
+  std::byte* dst = part.data + (from - part.begin) * dtype_size(part.dtype);
+  if (dtype == part.dtype) {
+    kernels::CopyArgs copy{dst, src, n * dtype_size(dtype)};
+    ALQ_TRY(device_->launch(nullptr, kernels::OpCode::kCopy, &copy,
+                            sizeof copy));
+  } else {
+    kernels::CastArgs cast{dst, src, n, part.dtype, dtype, 1.0};
+    ALQ_TRY(device_->launch(nullptr, kernels::OpCode::kCast, &cast,
+                            sizeof cast));
+  }
+  const SegmentPlan& p = executor_->segment_of(param);
+  if (what != ALQ_VALUE || part.dtype == p.dtype) return {};
+  // The compute copy is the master rounded.
+  std::byte* model = executor_->at(p.shard) +
+                     (param.offset + from - p.begin) * dtype_size(p.dtype);
+  kernels::CastArgs round{model, dst, n, p.dtype, part.dtype, 1.0};
+  return device_->launch(nullptr, kernels::OpCode::kCast, &round,
+                         sizeof round);
+}
+
+Status Engine::read_chunk(int32_t id, const Part& part, void* data,
+                          int64_t begin, int64_t count, Dtype dtype) {
+  const Param& param = model_.params[static_cast<size_t>(id)];
+  int64_t size = dtype_size(part.dtype);
+  std::vector<std::byte> whole(static_cast<size_t>(count * size));
+  if (part.whole) {
+    std::memcpy(whole.data(), part.data + (begin - part.begin) * size,
+                whole.size());
+  } else {
+    const Segment& segment = model_.bundles[static_cast<size_t>(param.bundle)]
+                                 .segments[static_cast<size_t>(param.segment)];
+    std::vector<int64_t> counts(static_cast<size_t>(plan_.axes.shards));
+    int64_t first = 0;
+    for (int32_t s = 0; s < plan_.axes.shards; ++s) {
+      counts[static_cast<size_t>(s)] =
+          overlap_on(param, segment, s, begin, begin + count, &first);
+    }
+    overlap_on(param, segment, plan_.axes.shard_index, begin, begin + count,
+               &first);
+    Coll coll;
+    coll.kind = CollKind::kAllGather;
+    coll.src = part.data + std::max<int64_t>(first - part.begin, 0) * size;
+    coll.dst = whole.data();
+    coll.counts = counts;
+    coll.dtype = part.dtype;
+    coll.label = param.name.c_str();
+    ALQ_TRY(groups_.gather->issue(coll, nullptr, nullptr));
+  }
+  if (dtype == part.dtype) {
+    std::memcpy(data, whole.data(), whole.size());
+    return {};
+  }
+  kernels::CastArgs cast{data, whole.data(), count, dtype, part.dtype, 1.0};
+  kernels::run_cpu(kernels::OpCode::kCast, &cast);
+  return {};
+}
+
+Status Engine::param_read(int32_t id, int32_t what, void* data, int64_t begin,
+                          int64_t count, Dtype dtype) {
+  ALQ_TRY(need_committed("param_read"));
+  ALQ_TRY(check_param(id));
+  const Param& param = model_.params[static_cast<size_t>(id)];
+  if (begin < 0 || count < 0 || begin > param.count - count ||
+      (count > 0 && data == nullptr)) {
+    return make_error(ALQ_OUT_OF_RANGE,
+                      "parameter \"{}\" has {} elements; cannot read [{}, {}){}",
+                      param.name, param.count, begin, begin + count,
+                      data == nullptr ? " into null" : "");
+  }
+  ALQ_ASSIGN(Part part, part_of(id, what));
+  if (dtype == 0) dtype = part.dtype;
+  if (dtype != part.dtype && !(is_float(dtype) && is_float(part.dtype))) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "parameter \"{}\": cannot convert {} to {}", param.name,
+                      dtype_name(part.dtype), dtype_name(dtype));
+  }
+  ALQ_TRY(settle());
+  for (int64_t done = 0; done < count; done += kChunk) {
+    int64_t n = std::min(kChunk, count - done);
+    ALQ_TRY(read_chunk(id, part,
+                       static_cast<std::byte*>(data) + done * dtype_size(dtype),
+                       begin + done, n, dtype));
+  }
+  return {};
+}
+
+Status Engine::shard_view(int32_t id, int32_t what, alq_shard* out) {
+  ALQ_TRY(need_committed("shard_view"));
+  ALQ_TRY(check_param(id));
+  ALQ_ASSIGN(Part part, part_of(id, what));
+  out->data = part.data;
+  out->begin = part.begin;
+  out->count = part.count;
+  out->dtype = part.dtype;
+  out->reserved = 0;
+  return {};
+}
+
+}  // namespace aliquot::engine

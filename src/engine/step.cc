@@ -1,0 +1,241 @@
+// The step: one exchange of scalars, then the optimizer on own shards.
+//
+// Every rank contributes a StepShare: the exact binned sum of squares of the
+// gradient elements it owns, its weight sum, and its first non-finite gradient.
+// All ranks merge all shares in rank order, so norm, clip factor and the
+// decision to skip are the same bits everywhere and do not depend on the
+// placement.  The exchange is also the point after which no rank reads the old
+// parameters any more.
+#include <algorithm>
+#include <cmath>
+
+#include "engine/engine.h"
+
+namespace aliquot::engine {
+
+struct Engine::StepShare {
+  kernels::NormBins bins;
+  double weight;
+  int64_t bad_element;  // first non-finite gradient contributed, or -1
+  int32_t bad_microbatch;
+  int32_t microbatches;
+};
+
+Status Engine::local_norm(Stream* stream, StepShare* mine) {
+  for (size_t b = 0; b < plan_.bundles.size(); ++b) {
+    for (size_t s = 0; s < plan_.bundles[b].segments.size(); ++s) {
+      const SegmentPlan& p = plan_.bundles[b].segments[s];
+      if (p.grad_dtype == 0 || p.own == 0) continue;
+      int64_t base = executor_->element_base(static_cast<int32_t>(b),
+                                             static_cast<int32_t>(s));
+      kernels::NormArgs args{&mine->bins,   executor_->at(p.final), p.own,
+                             p.accum_dtype, 0,
+                             base + p.begin};
+      ALQ_TRY(device_->launch(stream, kernels::OpCode::kNorm, &args,
+                              sizeof args));
+    }
+  }
+  return {};
+}
+
+Status Engine::gather_shares(Stream* stream, StepShare* mine,
+                             std::vector<StepShare>* all) {
+  all->resize(static_cast<size_t>(groups_.exchange->size()));
+  Coll coll;
+  coll.kind = CollKind::kAllGather;
+  coll.src = mine;
+  coll.dst = all->data();
+  coll.count = sizeof(StepShare);
+  coll.dtype = ALQ_U8;
+  coll.label = "step";
+  return groups_.exchange->issue(coll, stream, nullptr);
+}
+
+// The parameter that holds an element of the engine-wide numbering.
+int32_t Engine::param_at(int64_t element) const {
+  for (size_t i = 0; i < model_.params.size(); ++i) {
+    const Param& p = model_.params[i];
+    int64_t begin = executor_->element_base(p.bundle, p.segment) + p.offset;
+    if (element >= begin && element < begin + p.count) {
+      return static_cast<int32_t>(i);
+    }
+  }
+  return -1;
+}
+
+Status Engine::update_run(const alq_step_desc& desc, const SegmentPlan& p,
+                          const Run& run, Stream* stream) {
+  int64_t begin = std::max(run.begin, p.begin) - p.begin;
+  int64_t end = std::min(run.end, p.begin + p.own) - p.begin;
+  const alq_optimizer_desc& o =
+      optimizers_[static_cast<size_t>(run.group)].desc;
+  if (begin >= end || o.kind == ALQ_OPTIM_NONE) return {};
+  auto place = [&](const Region& region, Dtype dtype) -> std::byte* {
+    if (!region.exists()) return nullptr;
+    return executor_->at(region) + begin * dtype_size(dtype);
+  };
+  const auto* scalars =
+      reinterpret_cast<const kernels::StepScalars*>(scalars_->data());
+  double lr = desc.lr[run.group];
+  double wd = desc.weight_decay == nullptr ? 0 : desc.weight_decay[run.group];
+  bool copies = p.master_dtype != p.dtype;
+  if (o.kind == ALQ_OPTIM_SGD) {
+    kernels::SgdArgs args = {};
+    args.master = place(p.master, p.master_dtype);
+    args.model = copies ? place(p.shard, p.dtype) : nullptr;
+    args.grad = place(p.final, p.accum_dtype);
+    args.momentum_buffer =
+        o.momentum != 0 ? place(p.state[0], p.state_dtype) : nullptr;
+    args.scalars = scalars;
+    args.count = end - begin;
+    args.master_dtype = p.master_dtype;
+    args.model_dtype = p.dtype;
+    args.grad_dtype = p.accum_dtype;
+    args.state_dtype = p.state_dtype != 0 ? p.state_dtype : p.master_dtype;
+    args.lr = lr;
+    args.weight_decay = wd;
+    args.momentum = o.momentum;
+    args.dampening = o.dampening;
+    args.nesterov = o.nesterov;
+    args.first = steps_ == 0;
+    return device_->launch(stream, kernels::OpCode::kSgd, &args, sizeof args);
+  }
+  double t = static_cast<double>(steps_ + 1);
+  kernels::AdamWArgs args = {};
+  args.master = place(p.master, p.master_dtype);
+  args.model = copies ? place(p.shard, p.dtype) : nullptr;
+  args.grad = place(p.final, p.accum_dtype);
+  args.m = place(p.state[0], p.state_dtype);
+  args.v = place(p.state[1], p.state_dtype);
+  args.scalars = scalars;
+  args.count = end - begin;
+  args.master_dtype = p.master_dtype;
+  args.model_dtype = p.dtype;
+  args.grad_dtype = p.accum_dtype;
+  args.state_dtype = p.state_dtype;
+  args.beta1 = o.beta1;
+  args.one_minus_beta1 = 1 - o.beta1;
+  args.beta2 = o.beta2;
+  args.one_minus_beta2 = 1 - o.beta2;
+  args.decay = 1 - lr * wd;
+  args.step_size = lr / (1 - std::pow(o.beta1, t));
+  args.inv_sqrt_bc2 = 1 / std::sqrt(1 - std::pow(o.beta2, t));
+  args.eps = o.eps;
+  return device_->launch(stream, kernels::OpCode::kAdamW, &args, sizeof args);
+}
+
+Status Engine::update(const alq_step_desc& desc, Stream* stream) {
+  for (size_t b = 0; b < plan_.bundles.size(); ++b) {
+    for (size_t s = 0; s < plan_.bundles[b].segments.size(); ++s) {
+      const SegmentPlan& p = plan_.bundles[b].segments[s];
+      if (p.grad_dtype == 0) continue;
+      for (const Run& run : model_.bundles[b].segments[s].runs) {
+        ALQ_TRY(update_run(desc, p, run, stream));
+      }
+    }
+  }
+  return {};
+}
+
+void Engine::clear_step() {
+  microbatch_ = 0;
+  last_ = false;
+  weight_sum_ = 0;
+}
+
+Status Engine::step(const alq_step_desc& desc, Stream* stream,
+                    alq_step_report* report) {
+  ALQ_TRY(need_committed("step"));
+  ALQ_TRY(context_->faults.point("engine.step"));
+  if (!last_) {
+    return make_error(ALQ_FAILED_PRECONDITION,
+                      "engine {}: step without a last microbatch; pass last = 1 "
+                      "to the step's last alq_microbatch_begin",
+                      name_);
+  }
+  if (desc.n_groups < static_cast<int32_t>(optimizers_.size()) ||
+      desc.lr == nullptr) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "engine {}: step has learning rates for {} groups, the "
+                      "model has {}",
+                      name_, desc.lr == nullptr ? 0 : desc.n_groups,
+                      optimizers_.size());
+  }
+  if (core_->in_microbatch()) {
+    return explain({CoreCode::kInMicrobatch}, "step", -1, 0);
+  }
+  ALQ_TRY(executor_->drain(deadline()));
+
+  BadGradient bad = executor_->bad_gradient();
+  StepShare mine = {};
+  mine.weight = weight_sum_;
+  mine.bad_element = bad.element;
+  mine.bad_microbatch = bad.microbatch;
+  mine.microbatches = microbatch_;
+  ALQ_TRY(local_norm(stream, &mine));
+  std::vector<StepShare> all;
+  ALQ_TRY(gather_shares(stream, &mine, &all));
+  gathered_since_sync_ = false;
+
+  kernels::NormBins bins = {};
+  double weight = 0;
+  alq_step_report out = {};
+  out.bad_param = out.bad_rank = out.bad_microbatch = -1;
+  int64_t bad_element = -1;
+  for (size_t r = 0; r < all.size(); ++r) {
+    const StepShare& share = all[r];
+    weight += share.weight;
+    // Each element counts once: from its owner in the first replica.
+    bool unique = plan_.placement.shard_states
+                      ? static_cast<int32_t>(r) < plan_.axes.shards
+                      : r == 0;
+    if (unique) kernels::norm_merge(&bins, share.bins);
+    bool earlier = share.bad_element >= 0 &&
+                   (bad_element < 0 || share.bad_microbatch < out.bad_microbatch);
+    if (earlier) {
+      bad_element = share.bad_element;
+      out.bad_microbatch = share.bad_microbatch;
+      out.bad_rank = groups_.exchange->ranks()[r];
+    }
+  }
+  if (!(weight > 0)) {
+    clear_step();
+    return make_error(ALQ_FAILED_PRECONDITION,
+                      "engine {}: no microbatch of this step had a weight above "
+                      "0 on any rank; nothing was changed",
+                      name_);
+  }
+  double scale = 1 / (weight * config_.loss_scale);
+  out.grad_norm = std::sqrt(kernels::norm_value(bins)) * scale;
+  out.weight_sum = weight;
+  // An overflow of the sum itself has no single contributor.
+  out.skipped = bins.nonfinite > 0 || bad_element >= 0 ? 1 : 0;
+  if (bad_element < 0 && bins.nonfinite > 0) bad_element = bins.first_bad;
+  if (bad_element >= 0) out.bad_param = param_at(bad_element);
+
+  if (out.skipped == 0) {
+    if (desc.clip_norm > 0) {
+      scale *= std::min(1.0, desc.clip_norm / (out.grad_norm + 1e-6));
+    }
+    *reinterpret_cast<kernels::StepScalars*>(scalars_->data()) = {scale, 0};
+    ALQ_TRY(update(desc, stream));
+    ++steps_;
+    CoreError error = core_->step();
+    if (!error.ok()) return explain(error, "step", -1, 0);
+    if (plan_.map) {
+      // Peers read these very bytes: go on when all have written theirs.
+      Coll barrier;
+      barrier.label = "step";
+      ALQ_TRY(groups_.exchange->issue(barrier, stream, nullptr));
+    }
+  }
+  out.step = steps_;
+  clear_step();
+  if (report != nullptr) {
+    out.struct_size = report->struct_size;
+    *report = out;
+  }
+  return {};
+}
+
+}  // namespace aliquot::engine
