@@ -18,10 +18,10 @@ Result<Nesting> Nesting::parse(std::string_view text) {
     bool more = used < rest.size();
     if (ec != std::errc() || size < 1 || size > 1'000'000 ||
         (more && (rest[used] != 'x' || used + 1 == rest.size())) ||
-        nesting.total_ > 1'000'000'000) {
+        nesting.total_ * size > 1'000'000) {
       return make_error(ALQ_INVALID_ARGUMENT,
-                        "nesting \"{}\": write sizes from 1 to 1000000, "
-                        "outermost first, as in \"4x2\"",
+                        "nesting \"{}\": write sizes from 1, outermost first, "
+                        "as in \"4x2\"; their product is at most 1000000",
                         text);
     }
     nesting.sizes_.push_back(size);

@@ -14,7 +14,8 @@ namespace aliquot::engine {
 
 class Nesting {
  public:
-  // "" is one flat level of any length.  Sizes are from 1 to 1,000,000.
+  // "" is one flat level of any length.  Sizes are at least 1, their product
+  // at most 1,000,000.
   static Result<Nesting> parse(std::string_view text);
 
   int32_t levels() const { return static_cast<int32_t>(sizes_.size()); }

@@ -1,0 +1,426 @@
+#include "comm/mem/coll_op.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/mem/call.h"
+#include "comm/mem/poison.h"
+
+namespace aliquot::mem {
+namespace {
+
+// Up to this size, private memory of other processes is copied twice through
+// staging windows, which beats the system calls of one copy.
+constexpr int64_t kStagePrivate = int64_t{2} << 20;
+// How long a failed operation waits for threads of its own process that still
+// read its memory; they stop at the next block.
+constexpr int64_t kDyingNs = 1'000'000'000;
+
+bool reduces(CollKind kind) {
+  return kind == CollKind::kAllReduce || kind == CollKind::kReduceScatter;
+}
+
+}  // namespace
+
+CollOp::CollOp(GroupCore& group_core, std::shared_ptr<GroupCore> keep,
+               const Coll& c, int32_t flags, uint64_t n,
+               std::shared_ptr<WorkState> work)
+    : core(group_core),
+      coll(c),
+      number(n),
+      me(core.rank),
+      size(core.size),
+      in_size(dtype_size(c.dtype)),
+      out_size(dtype_size(c.out_dtype)),
+      keep_(std::move(keep)),
+      work_(std::move(work)),
+      flags_(flags | (c.accumulate ? kCallAccumulate : 0)) {
+  if (!c.counts.empty()) {
+    std::copy(c.counts.begin(), c.counts.end(), own_counts_);
+    coll.counts = {own_counts_, c.counts.size()};
+  }
+  if (c.kind == CollKind::kAllReduce) {
+    // Chunks begin on cache lines.
+    chunk_ = ((c.count + size - 1) / size + 63) / 64 * 64;
+  }
+  describe();
+  int64_t payload = part_total() * in_size;
+  if (c.kind == CollKind::kAllGather) {
+    payload = 0;
+    for (int32_t q = 0; q < size; ++q) {
+      payload = std::max(payload, part_count(q) * in_size);
+    }
+  }
+  inlined_ = payload <= kInlineBytes && size > 1;
+}
+
+CollOp::~CollOp() {
+  if (work_ != nullptr && !work_->done.load()) {
+    work_->status = make_error(ALQ_CANCELLED,
+                               "operation {} of group \"{}\" was dropped with "
+                               "its stream's context",
+                               number, core.name);
+    work_->done.store(true);
+  }
+}
+
+int64_t CollOp::part_begin(int32_t q) const {
+  if (coll.kind == CollKind::kAllReduce) {
+    return std::min(q * chunk_, coll.count);
+  }
+  if (coll.kind == CollKind::kBroadcast) return q == 0 ? 0 : coll.count;
+  if (coll.counts.empty()) return q * coll.count;
+  int64_t begin = 0;
+  for (int32_t i = 0; i < q; ++i) begin += coll.counts[static_cast<size_t>(i)];
+  return begin;
+}
+
+int64_t CollOp::part_count(int32_t q) const {
+  if (coll.kind == CollKind::kAllReduce) {
+    return part_begin(q + 1) - part_begin(q);
+  }
+  if (coll.counts.empty()) return coll.count;
+  return coll.counts[static_cast<size_t>(q)];
+}
+
+void CollOp::describe() {
+  call_ = {};
+  call_.kind = static_cast<int32_t>(coll.kind);
+  call_.dtype = coll.dtype;
+  call_.out_dtype = coll.out_dtype;
+  call_.op = reduces(coll.kind) ? coll.op : 0;
+  call_.root = coll.kind == CollKind::kBroadcast ? coll.root : 0;
+  call_.flags = flags_;
+  call_.count = coll.counts.empty() ? coll.count : part_total();
+  seal_call(&call_, coll.counts);
+}
+
+void CollOp::locate() {
+  bool is_root = coll.kind != CollKind::kBroadcast || coll.root == me;
+  int64_t bytes = coll.kind == CollKind::kAllGather
+                      ? part_count(me) * in_size
+                      : part_total() * in_size;
+  Slot& slot = core.control.slot(me, number);
+  auto fill = [&](const void* data, int64_t n, std::shared_ptr<Segment>* hold) {
+    Location at{};
+    if (n == 0) return at;
+    at.kind = kPrivate;
+    at.pid = core.pid(me);
+    at.address = reinterpret_cast<uint64_t>(data);
+    at.bytes = n;
+    *hold = core.world->segments->find(data, n);
+    if (*hold == nullptr) return at;
+    const SegmentRef& ref = (*hold)->ref();
+    at.kind = kInSegment;
+    at.fd = ref.fd;
+    at.nonce = ref.nonce;
+    at.segment_bytes = ref.bytes;
+    at.offset = static_cast<const std::byte*>(data) - (*hold)->data();
+    return at;
+  };
+  slot.src = fill(coll.src, is_root ? bytes : 0, &src_segment_);
+  bool exposes_dst = coll.kind == CollKind::kAllReduce;
+  int64_t dst_bytes = part_total() * out_size;
+  slot.dst = exposes_dst ? fill(coll.dst, dst_bytes, &dst_segment_)
+                         : Location{};
+}
+
+void CollOp::announce() {
+  state_ = State::kArrive;
+  if (size == 1) return;
+  Slot& slot = core.control.slot(me, number);
+  slot.call = call_;
+  if (inlined_) {
+    bool has_payload = coll.kind != CollKind::kBroadcast || coll.root == me;
+    int64_t bytes = coll.kind == CollKind::kAllGather
+                        ? part_count(me) * in_size
+                        : part_total() * in_size;
+    if (has_payload && bytes > 0) {
+      std::memcpy(slot.payload, coll.src, static_cast<size_t>(bytes));
+      counts.bytes_read += bytes;
+      counts.bytes_written += bytes;
+    }
+  } else {
+    locate();
+  }
+  slot.seq.store(number);
+  counts.syscalls += core.ring_peers();
+}
+
+void CollOp::post() {
+  if (state_ != State::kTurn || core.turn.load() != number || poisoned(core)) {
+    return;
+  }
+  announce();
+}
+
+Step CollOp::step(bool slow) {
+  if (state_ == State::kTurn) {
+    if (core.turn.load() != number || poisoned(core)) return waiting(slow);
+    announce();
+  }
+  if (state_ == State::kArrive) {
+    if (!reached(nullptr, number)) return waiting(slow);
+    Status status = core.world->context->faults.point("coll.posted");
+    if (status.ok()) status = compare();
+    if (!status.ok()) return fail(std::move(status));
+    Step step = choose();
+    if (step == Step::kFailed) return dying();
+  }
+  if (state_ == State::kRun) {
+    Step step = run();
+    if (step == Step::kWaiting) return waiting(slow);
+    if (step != Step::kDone) return step;
+  }
+  if (state_ == State::kDrain) {
+    if (drain_ && !reached(&Member::done, number)) return waiting(slow);
+    return finish();
+  }
+  if (state_ == State::kDying) return dying();
+  return Step::kDone;
+}
+
+bool CollOp::reached(Line Member::*which, uint64_t value) {
+  for (; cursor_ < size; ++cursor_) {
+    if (cursor_ == me) continue;
+    uint64_t now = which == nullptr
+                       ? core.control.slot(cursor_, number).seq.load()
+                       : (core.control.member(cursor_).*which).value.load();
+    if (now < value) {
+      awaited_ = which;
+      awaited_value_ = value;
+      return false;
+    }
+  }
+  cursor_ = 0;
+  return true;
+}
+
+bool CollOp::peer_reached(int32_t q, Line Member::*which, uint64_t value) {
+  if ((core.control.member(q).*which).value.load() >= value) return true;
+  awaited_ = which;
+  awaited_value_ = value;
+  return false;
+}
+
+bool CollOp::awaits(int32_t q) const {
+  if (q == me) return false;
+  uint64_t now = awaited_ == nullptr
+                     ? core.control.slot(q, number).seq.load()
+                     : (core.control.member(q).*awaited_).value.load();
+  return now < awaited_value_;
+}
+
+void CollOp::publish(Line Member::*which, uint64_t value) {
+  (core.self().*which).value.store(value);
+  counts.syscalls += core.ring_peers();
+}
+
+Status CollOp::compare() {
+  const Call first = slot(0).call;
+  for (int32_t q = 1; q < size; ++q) {
+    const Call other = slot(q).call;
+    if (same_call(first, other)) continue;
+    std::string a = call_text(first), b = call_text(other);
+    if (a == b) b += " with other counts";
+    return make_error(ALQ_RANK_MISMATCH,
+                      "operation {} of group \"{}\": rank {} called {}, rank "
+                      "{} called {}; all ranks must make the same calls in the "
+                      "same order",
+                      number, core.name, core.world_rank(0), a,
+                      core.world_rank(q), b)
+        .with_rank(core.world_rank(q));
+  }
+  return {};
+}
+
+Step CollOp::choose() {
+  state_ = State::kRun;
+  const Algorithm& chosen = algorithm(coll.kind);
+  if (inlined_) {
+    run_ = chosen.inlined;
+    return Step::kProgress;
+  }
+  bool foreign_private = false;
+  for (int32_t q = 0; q < size && size > 1 && !core.one_process; ++q) {
+    foreign_private |= slot(q).src.kind == kPrivate ||
+                       slot(q).dst.kind == kPrivate;
+  }
+  bool small = part_total() * in_size <= kStagePrivate;
+  if (foreign_private && (small || !core.world->cma)) {
+    run_ = chosen.staged;
+    return Step::kProgress;
+  }
+  run_ = chosen.direct;
+  bool read_by_peers = coll.kind != CollKind::kBroadcast || coll.root == me;
+  drain_ = size > 1 && read_by_peers &&
+           (coll.kind == CollKind::kAllReduce || !coll.source_stable);
+  core.world->maps.enter();
+  mapped_ = true;
+  reading_ = size > 1 && core.shares_process;
+  Status status = resolve(&Slot::src);
+  return status.ok() ? Step::kProgress : fail(std::move(status));
+}
+
+Step CollOp::run() {
+  Status status = core.world->context->faults.point("coll.data");
+  if (!status.ok()) return fail(std::move(status));
+  if (reading_) {
+    core.self().reading.value.store(number);
+    if (poisoned(core)) {
+      core.self().reading.value.store(0);
+      return fail({});
+    }
+  }
+  Step step = run_(*this);
+  if (reading_) core.self().reading.value.store(0);
+  if (step == Step::kFailed) return dying();
+  if (step == Step::kProgress && poisoned(core)) return fail({});
+  if (step != Step::kDone) return step;
+  status = core.world->context->faults.point("coll.done");
+  if (!status.ok()) return fail(std::move(status));
+  if (run_ == algorithm(coll.kind).direct && size > 1) {
+    publish(&Member::done, number);
+  }
+  state_ = State::kDrain;
+  return Step::kDone;
+}
+
+Status CollOp::resolve(Location Slot::*which) {
+  for (int32_t q = 0; q < size; ++q) {
+    base[q] = nullptr;
+    if (q == me) {
+      base[q] = which == &Slot::src ? src() : dst();
+      continue;
+    }
+    const Location at = slot(q).*which;
+    if (at.kind == kNowhere) continue;
+    if (core.pid(q) == core.pid(me)) {
+      base[q] = reinterpret_cast<const std::byte*>(at.address);
+    } else if (at.kind == kInSegment) {
+      if (at.offset < 0 || at.bytes < 0 || at.segment_bytes < at.bytes ||
+          at.offset > at.segment_bytes - at.bytes) {
+        return make_error(ALQ_INTERNAL,
+                          "rank {} announced memory outside its segment",
+                          core.world_rank(q))
+            .with_rank(core.world_rank(q));
+      }
+      ALQ_ASSIGN(std::byte * data,
+                 core.world->maps.find(
+                     {at.pid, at.fd, at.nonce, at.segment_bytes},
+                     core.world_rank(q)));
+      base[q] = data + at.offset;
+    }
+  }
+  return {};
+}
+
+Status CollOp::fetch(int32_t q, Location Slot::*which, int64_t offset,
+                     void* into, int64_t bytes) {
+  const Location at = slot(q).*which;
+  if (at.kind != kPrivate || offset < 0 || offset > at.bytes - bytes) {
+    return make_error(ALQ_INTERNAL, "rank {} announced no memory for {} bytes",
+                      core.world_rank(q), bytes)
+        .with_rank(core.world_rank(q));
+  }
+  int err = read_process(core.pid(q), at.address + static_cast<uint64_t>(offset),
+                         into, bytes, &counts.syscalls);
+  if (err == 0) return {};
+  return errno_error(ALQ_PEER_FAILED,
+                     fmt::format("can not read {} bytes of rank {}'s memory in "
+                                 "operation {} of group \"{}\"",
+                                 bytes, core.world_rank(q), number, core.name),
+                     err)
+      .with_rank(core.world_rank(q));
+}
+
+Step CollOp::waiting(bool slow) {
+  if (poisoned(core)) return fail({});
+  if (!slow) return Step::kWaiting;
+  Status status = slow_checks();
+  return status.ok() ? Step::kWaiting : fail(std::move(status));
+}
+
+Status CollOp::slow_checks() {
+  int64_t now = now_ns();
+  if (started_ == 0) started_ = now;
+  if (deadline_ == 0) {
+    deadline_ = Deadline::after(core.timeout_ns.load()).at();
+  }
+  std::string what =
+      fmt::format("operation {} ({}{}{}{}) of group \"{}\"", number,
+                  call_text(call_), *coll.label != '\0' ? ", \"" : "",
+                  coll.label, *coll.label != '\0' ? "\"" : "", core.name);
+  std::vector<int32_t> late;
+  for (int32_t q = 0; q < size && state_ != State::kTurn; ++q) {
+    if (!awaits(q)) continue;
+    MemberState state = core.state(q);
+    // What it did before it left counts.
+    if ((state == kLeft || state == kClosed) && awaits(q)) {
+      return make_error(ALQ_PEER_FAILED, "rank {} {} before it took part in {}",
+                        core.world_rank(q),
+                        state == kLeft ? "left (released its context)"
+                                       : "closed the group",
+                        what)
+          .with_rank(core.world_rank(q));
+    }
+    late.push_back(core.world_rank(q));
+  }
+  if (now < deadline_) return {};
+  int64_t ms = (now - started_) / 1'000'000;
+  if (state_ == State::kTurn) {
+    return make_error(ALQ_DEADLINE_EXCEEDED,
+                      "{} waited {} ms for earlier operations of the group",
+                      what, ms);
+  }
+  return make_error(ALQ_DEADLINE_EXCEEDED,
+                    "{}: rank(s) {} {} after {} ms; look at what they are "
+                    "doing, or allow more time",
+                    what, fmt::join(late, ", "),
+                    state_ == State::kArrive ? "have not arrived"
+                                             : "have not finished",
+                    ms)
+      .with_rank(late.empty() ? -1 : late[0]);
+}
+
+// An error that is not the group's yet becomes it.
+Step CollOp::fail(Status status) {
+  if (!status.ok()) {
+    poison(core, status.code(),
+           status.rank() >= 0 ? status.rank() : core.world_rank(me),
+           status.message());
+  }
+  status_ = poison_cause(core);
+  core.reported.store(true);
+  state_ = State::kDying;
+  started_ = now_ns();
+  return dying();
+}
+
+Step CollOp::dying() {
+  for (int32_t q = 0; q < size && core.shares_process; ++q) {
+    if (q == me || core.pid(q) != core.pid(me)) continue;
+    if (core.control.member(q).reading.value.load() != 0 &&
+        now_ns() - started_ < kDyingNs) {
+      return Step::kWaiting;
+    }
+  }
+  return finish();
+}
+
+Step CollOp::finish() {
+  if (mapped_) core.world->maps.leave(core.world->control, core.world->size);
+  bool failed = state_ == State::kDying;
+  state_ = State::kDone;
+  counts.ops = 1;
+  core.stats.add(counts);
+  if (!failed) core.turn.store(number + 1);
+  if (work_ != nullptr) {
+    work_->status = status_;
+    work_->done.store(true);
+  }
+  core.world->runner->ring_self();
+  return failed ? Step::kFailed : Step::kDone;
+}
+
+}  // namespace aliquot::mem

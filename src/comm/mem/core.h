@@ -1,0 +1,82 @@
+// GroupCore: one rank's state of a group.  Operations keep it alive, and it
+// does not keep the runner alive: a runner owns its queues and they own their
+// operations.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "comm/group.h"
+#include "comm/mem/world.h"
+
+namespace aliquot::mem {
+
+struct Stats {
+  std::atomic<int64_t> ops{0}, bytes_read{0}, bytes_written{0},
+      peer_bytes_read{0}, syscalls{0}, sleeps{0};
+  void add(const GroupStats& more);
+  GroupStats read() const;
+};
+
+// Numbers of the point-to-point operations with one peer.
+struct PairTurns {
+  std::atomic<uint64_t> send_issued{0}, send_turn{1};
+  std::atomic<uint64_t> recv_issued{0}, recv_turn{1};
+};
+
+// Private memory that is not zeroed, on huge pages where possible.
+class Scratch {
+ public:
+  ~Scratch();
+  // At least `bytes`, 2 MiB aligned; null when there is none.
+  std::byte* get(int64_t bytes);
+
+ private:
+  std::byte* data_ = nullptr;
+  int64_t bytes_ = 0;
+};
+
+struct GroupCore {
+  GroupCore(std::shared_ptr<World> w, std::string group_name,
+            std::vector<int32_t> world_ranks,
+            std::shared_ptr<Segment> control_segment);
+  ~GroupCore();
+  GroupCore(const GroupCore&) = delete;
+  GroupCore& operator=(const GroupCore&) = delete;
+
+  const std::shared_ptr<World> world;
+  const std::string name;
+  const std::vector<int32_t> ranks;  // world ranks
+  const int32_t size;
+  int32_t rank = -1;
+  bool one_process = true;      // all ranks are threads of this process
+  bool shares_process = false;  // some other rank is
+  const std::shared_ptr<Segment> segment;
+  const Control control;
+
+  std::atomic<uint64_t> issued{0};  // collectives
+  std::atomic<uint64_t> turn{1};    // the one that may run
+  std::vector<PairTurns> pairs;
+  std::atomic<int64_t> timeout_ns{0};
+  std::atomic<bool> closed{false};
+  std::atomic<bool> reported{false};  // the cause was returned once
+  Stats stats;
+  Scratch scratch;  // of the operation whose turn it is
+
+  Bell& bell(int32_t q) const {
+    return world->control.bell(ranks[static_cast<size_t>(q)]);
+  }
+  int32_t pid(int32_t q) const {
+    return world->peers[static_cast<size_t>(world_rank(q))].pid;
+  }
+  int32_t world_rank(int32_t q) const { return ranks[static_cast<size_t>(q)]; }
+  Member& self() const { return control.member(rank); }
+  // Rings all peers; returns system calls made.
+  int ring_peers() const;
+  // Whether member q has closed the group or left it, or its world.
+  MemberState state(int32_t q) const;
+};
+
+}  // namespace aliquot::mem

@@ -1,0 +1,165 @@
+#include "comm/mem/group.h"
+
+#include "comm/mem/coll_op.h"
+#include "comm/mem/p2p.h"
+#include "comm/mem/poison.h"
+
+namespace aliquot::mem {
+namespace {
+
+// A handle on a queued operation.
+class MemWork : public Work {
+ public:
+  MemWork(std::shared_ptr<WorkState> state, std::shared_ptr<GroupCore> core,
+          std::shared_ptr<Runner> runner)
+      : state_(std::move(state)),
+        core_(std::move(core)),
+        runner_(std::move(runner)) {}
+
+  bool done() const override { return state_->done.load(); }
+
+  Status wait(Deadline deadline) override {
+    auto poll = [this](bool) { return done() ? Step::kDone : Step::kWaiting; };
+    WaitCounts counts;
+    int64_t start = now_ns();
+    bool in_time = runner_->wait(Poll(poll), deadline, &counts);
+    GroupStats stats;
+    stats.sleeps = stats.syscalls = counts.sleeps;
+    core_->stats.add(stats);
+    if (in_time) return state_->status;
+    std::string text = fmt::format(
+        "an operation of group \"{}\" is not done after {} ms", core_->name,
+        (now_ns() - start) / 1'000'000);
+    poison(*core_, ALQ_DEADLINE_EXCEEDED, core_->world_rank(core_->rank), text);
+    // It notices and ends, unless it is stuck behind something else.
+    runner_->wait(Poll(poll), Deadline::after(1'000'000'000));
+    if (done()) return state_->status;
+    return Status(ALQ_DEADLINE_EXCEEDED, text);
+  }
+
+ private:
+  const std::shared_ptr<WorkState> state_;
+  const std::shared_ptr<GroupCore> core_;
+  const std::shared_ptr<Runner> runner_;
+};
+
+bool is_pair(CollKind kind) {
+  return kind == CollKind::kSend || kind == CollKind::kRecv;
+}
+
+uint64_t take_number(GroupCore& core, const Coll& coll) {
+  if (!is_pair(coll.kind)) return core.issued.fetch_add(1) + 1;
+  PairTurns& pair = core.pairs[static_cast<size_t>(coll.root)];
+  auto& issued =
+      coll.kind == CollKind::kSend ? pair.send_issued : pair.recv_issued;
+  return issued.fetch_add(1) + 1;
+}
+
+}  // namespace
+
+Status MemGroup::enter() {
+  if (core_->world->forked()) {
+    return make_error(ALQ_FAILED_PRECONDITION,
+                      "group \"{}\" belongs to the parent process; a forked "
+                      "child must not use it",
+                      core_->name);
+  }
+  if (core_->closed.load(std::memory_order_relaxed)) {
+    return make_error(ALQ_FAILED_PRECONDITION, "group \"{}\" is closed",
+                      core_->name);
+  }
+  if (poisoned(*core_)) return poison_report(*core_);
+  return {};
+}
+
+Status MemGroup::issue(const Coll& call, Stream* stream,
+                       std::shared_ptr<Work>* work) {
+  ALQ_TRY(enter());
+  Coll coll = call;
+  ALQ_TRY(normalize(*core_, &coll));
+  ALQ_TRY(core_->world->context->faults.point("coll.issue"));
+  if (stream == nullptr) {
+    ALQ_TRY(run_inline(coll, 0, nullptr));
+    if (work != nullptr) {
+      auto state = std::make_shared<WorkState>();
+      state->done.store(true);
+      *work = std::make_shared<MemWork>(std::move(state), core_,
+                                        device_->runner());
+    }
+    return {};
+  }
+  std::shared_ptr<WorkState> state;
+  if (work != nullptr) {
+    state = std::make_shared<WorkState>();
+    *work = std::make_shared<MemWork>(state, core_, device_->runner());
+  }
+  auto* queue = static_cast<Queue*>(stream);
+  uint64_t number = take_number(*core_, coll);
+  if (is_pair(coll.kind)) {
+    queue->enqueue<P2pOp>(*core_, core_, coll, number, std::move(state));
+  } else {
+    queue->enqueue<CollOp>(*core_, core_, coll, 0, number, std::move(state));
+  }
+  return {};
+}
+
+Status MemGroup::run_inline(const Coll& coll, int32_t flags,
+                            const Deadline* deadline) {
+  uint64_t number = take_number(*core_, coll);
+  if (is_pair(coll.kind)) {
+    P2pOp op(*core_, nullptr, coll, number, nullptr);
+    return run_op(op);
+  }
+  CollOp op(*core_, nullptr, coll, flags, number, nullptr);
+  if (deadline != nullptr) op.set_deadline(*deadline);
+  return run_op(op);
+}
+
+Status MemGroup::run_op(Op& op) {
+  auto poll = [&op](bool slow) { return op.step(slow); };
+  WaitCounts counts;
+  // The operation has its own deadline.
+  device_->runner()->wait(Poll(poll), Deadline::after(INT64_MAX), &counts);
+  if (counts.sleeps != 0) {
+    GroupStats stats;
+    stats.sleeps = stats.syscalls = counts.sleeps;
+    core_->stats.add(stats);
+  }
+  return op.status();
+}
+
+void MemGroup::set_timeout_ns(int64_t ns) {
+  core_->timeout_ns.store(ns > 0 ? ns : core_->world->context->timeout_ns);
+}
+
+Status MemGroup::status() const {
+  if (core_->world->forked()) {
+    return make_error(ALQ_FAILED_PRECONDITION,
+                      "group \"{}\" belongs to the parent process", core_->name);
+  }
+  return poison_cause(*core_);
+}
+
+void MemGroup::abort(const Status& reason) {
+  if (core_->world->forked()) return;
+  int32_t self = core_->world_rank(core_->rank);
+  poison(*core_, ALQ_ABORTED, self,
+         fmt::format("group \"{}\" was aborted by rank {}: {}", core_->name,
+                     self, reason.message()));
+}
+
+Status MemGroup::close(Deadline deadline) {
+  ALQ_TRY(enter());
+  ALQ_TRY(core_->world->context->faults.point("group.close"));
+  Coll barrier;
+  barrier.label = "close";
+  ALQ_TRY(normalize(*core_, &barrier));
+  ALQ_TRY(run_inline(barrier, kCallInternal, &deadline));
+  core_->closed.store(true);
+  Line& state = core_->self().state;
+  state.value.store((state.value.load() & ~kStateMask) | kClosed);
+  core_->ring_peers();
+  return {};
+}
+
+}  // namespace aliquot::mem

@@ -1,0 +1,183 @@
+// The control block of a group: what its ranks share besides data.  Plain
+// memory, atomics and numbers only; no pointers that mean something elsewhere.
+//
+// Protocol.  Operations of a group are numbered 1, 2, ... in issue order.  Rank
+// r announces operation n by filling slot n % 2 and storing n in its `seq`.  It
+// says `done = n` when it has read all it needs from its peers.  A rank moves on
+// to n only after finishing n - 1, and finishes n - 1 only after all peers have
+// announced it, so all are done with n - 2: two slots suffice and nothing is
+// ever reset.
+//
+// Everything here may be written by a peer that is broken: values are compared,
+// never used as an index or a loop bound unchecked.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "device/cpu/bell.h"
+
+namespace aliquot::mem {
+
+constexpr int32_t kMaxRanks = 64;
+constexpr int64_t kInlineBytes = 4096;   // payload that travels in the slot
+constexpr int64_t kStageBytes = 524288;  // one of two staging windows per rank
+constexpr uint64_t kControlMagic = 0x316b636f6c627141;
+constexpr uint32_t kProtocolVersion = 1;
+
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
+
+struct alignas(64) Line {
+  std::atomic<uint64_t> value{0};
+};
+
+// What is being called, in words that an error can repeat.  hash covers these
+// fields and all counts.
+struct Call {
+  uint64_t hash[2];
+  int32_t kind, dtype, out_dtype, op, root;
+  int32_t flags;
+  int64_t count;
+};
+constexpr int32_t kCallAccumulate = 1;
+constexpr int32_t kCallInternal = 2;  // part of a split or allocation
+
+// Where data lies, as its owner sees it.
+struct Location {
+  uint32_t kind;  // LocationKind
+  int32_t pid, fd;
+  uint32_t reserved;
+  uint64_t nonce;
+  int64_t segment_bytes, offset;  // in a segment
+  uint64_t address;               // in the owner's address space
+  int64_t bytes;
+};
+enum LocationKind : uint32_t { kNowhere, kInSegment, kPrivate };
+
+struct alignas(64) Slot {
+  std::atomic<uint64_t> seq{0};
+  Call call;
+  Location src, dst;
+  alignas(64) std::byte payload[kInlineBytes];
+};
+
+// One rank's words, a cache line each, written by that rank alone.
+struct Member {
+  Line done;      // operation whose reads are finished
+  Line reduced;   // operation whose own chunk is in place
+  Line staged;    // windows published (ticket())
+  Line consumed;  // windows read (ticket())
+  Line reading;   // operation whose peers' memory is being read, else 0
+  Line state;     // MemberState
+  Line freed;     // segments freed; see Freed
+};
+enum MemberState : uint64_t { kAbsent, kAttached, kClosed, kLeft };
+constexpr uint64_t kStateMask = 0xff;
+constexpr uint64_t kCmaWorks = 0x100;  // this rank may read all its peers
+
+// Window numbers of one operation, ordered across operations.
+constexpr uint64_t ticket(uint64_t seq, uint64_t window) {
+  return seq << 24 | window;
+}
+constexpr int64_t kMaxWindows = (1 << 24) - 2;
+
+// The first failure of the group.  state: 0 none, 1 being written, 2 ready.
+struct alignas(64) Poison {
+  std::atomic<uint32_t> state{0};
+  int32_t code, culprit;
+  char text[500];
+};
+
+// The last segments a rank freed, so that peers unmap them.
+struct Freed {
+  static constexpr int kKept = 32;
+  std::atomic<uint64_t> nonces[kKept];
+};
+
+// Point-to-point from one rank to one other, numbered on its own.
+struct Channel {
+  Line seq, taken;      // by the sender, by the receiver
+  Line staged, consumed;
+  Call call;
+  Location src;
+  alignas(64) std::byte payload[kInlineBytes];
+};
+
+struct alignas(64) Header {
+  uint64_t magic;
+  uint32_t version;
+  int32_t size;
+  int64_t bytes;
+};
+
+class Control {
+ public:
+  Control() = default;
+  Control(std::byte* base, int32_t size) : base_(base), size_(size) {}
+
+  static int64_t bytes(int32_t size) {
+    return stage_offset(size) + int64_t{size} * 2 * kStageBytes;
+  }
+  // The part that is touched when the block is made.
+  static int64_t hot_bytes(int32_t size) { return channel_offset(size); }
+
+  Header& header() const { return at<Header>(0); }
+  Poison& poison() const { return at<Poison>(kPoisonOffset); }
+  Bell& bell(int32_t rank) const {
+    return at<Bell>(kBellOffset + rank * int64_t{sizeof(Bell)});
+  }
+  Member& member(int32_t rank) const {
+    return at<Member>(member_offset(size_) + rank * int64_t{sizeof(Member)});
+  }
+  Slot& slot(int32_t rank, uint64_t seq) const {
+    return at<Slot>(slot_offset(size_) +
+                    (rank * 2 + static_cast<int64_t>(seq & 1)) *
+                        int64_t{sizeof(Slot)});
+  }
+  Freed& freed(int32_t rank) const {
+    return at<Freed>(freed_offset(size_) + rank * int64_t{sizeof(Freed)});
+  }
+  Channel& channel(int32_t from, int32_t to) const {
+    return at<Channel>(channel_offset(size_) +
+                       (int64_t{from} * size_ + to) * int64_t{sizeof(Channel)});
+  }
+  std::byte* stage(int32_t rank, uint64_t window) const {
+    return base_ + stage_offset(size_) +
+           (rank * 2 + static_cast<int64_t>(window & 1)) * kStageBytes;
+  }
+
+ private:
+  static constexpr int64_t kPoisonOffset = 64;
+  static constexpr int64_t kBellOffset = 1024;
+  static int64_t member_offset(int32_t size) {
+    return kBellOffset + size * int64_t{sizeof(Bell)};
+  }
+  static int64_t slot_offset(int32_t size) {
+    return member_offset(size) + size * int64_t{sizeof(Member)};
+  }
+  static int64_t freed_offset(int32_t size) {
+    return slot_offset(size) + size * 2 * int64_t{sizeof(Slot)};
+  }
+  static int64_t channel_offset(int32_t size) {
+    return round(freed_offset(size) + size * int64_t{sizeof(Freed)}, 4096);
+  }
+  static int64_t stage_offset(int32_t size) {
+    return round(
+        channel_offset(size) + int64_t{size} * size * int64_t{sizeof(Channel)},
+        4096);
+  }
+  static int64_t round(int64_t value, int64_t to) {
+    return (value + to - 1) / to * to;
+  }
+  template <typename T>
+  T& at(int64_t offset) const {
+    return *reinterpret_cast<T*>(base_ + offset);
+  }
+
+  std::byte* base_ = nullptr;
+  int32_t size_ = 0;
+};
+static_assert(sizeof(Header) <= 64 && sizeof(Poison) <= 1024 - 64);
+
+}  // namespace aliquot::mem

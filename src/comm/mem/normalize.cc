@@ -1,0 +1,206 @@
+// Checks of one collective call, before anything is shared with peers.
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+
+#include "comm/mem/group.h"
+
+namespace aliquot::mem {
+namespace {
+
+struct Range {
+  uintptr_t begin = 0;
+  int64_t bytes = 0;
+  bool overlaps(const Range& other) const {
+    if (bytes == 0 || other.bytes == 0) return false;
+    return begin < other.begin + static_cast<uintptr_t>(other.bytes) &&
+           other.begin < begin + static_cast<uintptr_t>(bytes);
+  }
+};
+
+Range range(const void* data, int64_t bytes) {
+  return {reinterpret_cast<uintptr_t>(data), bytes};
+}
+
+Status check_counts(const GroupCore& core, const Coll& coll, int64_t* total) {
+  const char* name = coll_name(coll.kind);
+  bool scatters = coll.kind == CollKind::kAllGather ||
+                  coll.kind == CollKind::kReduceScatter;
+  if (!coll.counts.empty() &&
+      (!scatters || coll.counts.size() != static_cast<size_t>(core.size))) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "{} on group \"{}\": {} counts given, the group has {} "
+                      "ranks",
+                      name, core.name, coll.counts.size(), core.size);
+  }
+  bool all_parts = scatters || coll.kind == CollKind::kAllToAll;
+  const int64_t limit = std::numeric_limits<int64_t>::max() / 16;
+  *total = 0;
+  for (int32_t q = 0; q < core.size; ++q) {
+    int64_t count = coll.counts.empty() ? coll.count
+                                        : coll.counts[static_cast<size_t>(q)];
+    if (count < 0 || count > limit - *total) {
+      return make_error(ALQ_INVALID_ARGUMENT,
+                        "{} on group \"{}\": count {} is negative or too large",
+                        name, core.name, count);
+    }
+    if (all_parts || q == 0) *total += count;
+  }
+  return {};
+}
+
+Status check_reduction(const GroupCore& core, const Coll& coll) {
+  const char* name = coll_name(coll.kind);
+  if (!is_float(coll.dtype) && !is_integer(coll.dtype)) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "{} on group \"{}\": {} has no arithmetic; reduce a "
+                      "float or integer dtype",
+                      name, core.name, dtype_name(coll.dtype));
+  }
+  if (coll.op < ALQ_SUM || coll.op > ALQ_MAX) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "{} on group \"{}\": reduce op {} is none of SUM, AVG, "
+                      "MIN, MAX",
+                      name, core.name, coll.op);
+  }
+  if (coll.op == ALQ_AVG && is_integer(coll.dtype)) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "{} on group \"{}\": AVG of {} is not defined; use SUM",
+                      name, core.name, dtype_name(coll.dtype));
+  }
+  if (coll.out_dtype != coll.dtype &&
+      coll.out_dtype != accumulate_dtype(coll.dtype)) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "{} on group \"{}\": {} can not be reduced to {}, only "
+                      "to {} or {}",
+                      name, core.name, dtype_name(coll.dtype),
+                      dtype_name(coll.out_dtype), dtype_name(coll.dtype),
+                      dtype_name(accumulate_dtype(coll.dtype)));
+  }
+  if (coll.accumulate && coll.kind != CollKind::kReduceScatter) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "{} on group \"{}\": only reduce_scatter accumulates",
+                      name, core.name);
+  }
+  auto aligned = [](const void* p, Dtype dtype) {
+    return reinterpret_cast<uintptr_t>(p) %
+               static_cast<uintptr_t>(dtype_size(dtype)) ==
+           0;
+  };
+  if (!aligned(coll.src, coll.dtype) || !aligned(coll.dst, coll.out_dtype)) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "{} on group \"{}\": src {} or dst {} is not aligned to "
+                      "its elements",
+                      name, core.name, fmt::ptr(coll.src), fmt::ptr(coll.dst));
+  }
+  return {};
+}
+
+struct Extent {
+  Range src, dst;
+  const void* in_place = nullptr;  // the src that makes dst in place
+};
+
+Extent extent(const GroupCore& core, const Coll& coll, int64_t total) {
+  const int64_t in = dtype_size(coll.dtype), out = dtype_size(coll.out_dtype);
+  auto count_of = [&](int32_t q) {
+    return coll.counts.empty() ? coll.count
+                               : coll.counts[static_cast<size_t>(q)];
+  };
+  int64_t before = 0;
+  for (int32_t q = 0; q < core.rank; ++q) before += count_of(q);
+  const auto* src = static_cast<const std::byte*>(coll.src);
+  auto* dst = static_cast<std::byte*>(coll.dst);
+  const int64_t mine = count_of(core.rank);
+  switch (coll.kind) {
+    case CollKind::kAllReduce:
+      return {range(src, total * in), range(dst, total * out),
+              in == out ? dst : nullptr};
+    case CollKind::kAllGather:
+      return {range(src, mine * in), range(dst, total * in),
+              dst == nullptr ? nullptr : dst + before * in};
+    case CollKind::kReduceScatter:
+      return {range(src, total * in), range(dst, mine * out),
+              in == out && dst != nullptr ? dst - before * in : nullptr};
+    case CollKind::kBroadcast:
+      return {range(src, core.rank == coll.root ? total * in : 0),
+              range(dst, total * in), dst};
+    case CollKind::kAllToAll:
+      return {range(src, total * in), range(dst, total * in), nullptr};
+    case CollKind::kSend:
+      return {range(src, total * in), {}, nullptr};
+    case CollKind::kRecv:
+      return {{}, range(dst, total * in), nullptr};
+    default:
+      return {};
+  }
+}
+
+}  // namespace
+
+Status normalize(const GroupCore& core, Coll* coll) {
+  if (coll->kind < CollKind::kAllReduce || coll->kind > CollKind::kRecv) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "group \"{}\": operation {} does not exist", core.name,
+                      static_cast<int32_t>(coll->kind));
+  }
+  const char* name = coll_name(coll->kind);
+  if (coll->label == nullptr) coll->label = "";
+  if (coll->out_dtype == 0) coll->out_dtype = coll->dtype;
+  if (coll->kind == CollKind::kBarrier) {
+    Coll barrier;
+    barrier.label = coll->label;
+    barrier.out_dtype = barrier.dtype;
+    *coll = barrier;
+    return {};
+  }
+  if (dtype_size(coll->dtype) == 0 || dtype_size(coll->out_dtype) == 0) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "{} on group \"{}\": unknown dtype {}", name, core.name,
+                      dtype_size(coll->dtype) == 0 ? coll->dtype
+                                                   : coll->out_dtype);
+  }
+  bool pairs = coll->kind == CollKind::kSend || coll->kind == CollKind::kRecv;
+  bool rooted = pairs || coll->kind == CollKind::kBroadcast;
+  if (rooted && (coll->root < 0 || coll->root >= core.size ||
+                 (pairs && coll->root == core.rank))) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "{} on group \"{}\": {} {} is not another rank of the "
+                      "group's {}",
+                      name, core.name, pairs ? "peer" : "root", coll->root,
+                      core.size);
+  }
+  int64_t total = 0;
+  ALQ_TRY(check_counts(core, *coll, &total));
+  bool reduction = coll->kind == CollKind::kAllReduce ||
+                   coll->kind == CollKind::kReduceScatter;
+  if (reduction) {
+    ALQ_TRY(check_reduction(core, *coll));
+  } else if (coll->out_dtype != coll->dtype || coll->accumulate) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "{} on group \"{}\" moves data as it is; no other dtype "
+                      "of dst and no accumulate",
+                      name, core.name);
+  }
+  if (coll->kind == CollKind::kBroadcast) {
+    if (coll->src == nullptr) coll->src = coll->dst;
+    if (coll->dst == nullptr) coll->dst = const_cast<void*>(coll->src);
+  }
+  Extent e = extent(core, *coll, total);
+  if ((e.src.bytes > 0 && coll->src == nullptr) ||
+      (e.dst.bytes > 0 && coll->dst == nullptr)) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "{} of {} x {} on group \"{}\": {} is NULL", name, total,
+                      dtype_name(coll->dtype), core.name,
+                      coll->src == nullptr ? "src" : "dst");
+  }
+  if (coll->src != e.in_place && e.src.overlaps(e.dst)) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "{} on group \"{}\": src and dst overlap; pass the place "
+                      "that makes it in place, or separate buffers",
+                      name, core.name);
+  }
+  return {};
+}
+
+}  // namespace aliquot::mem

@@ -1,0 +1,330 @@
+// Rendezvous: the sender describes its data in the channel of the pair and
+// waits until the receiver has taken it, directly from the sender's memory.
+// Up to 4 KiB travel in the channel itself.  Memory that can be neither mapped
+// nor read passes through the channel in 4 KiB windows.  Cost: one copy by the
+// receiver; two flags.
+#include "comm/mem/p2p.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "comm/mem/call.h"
+#include "comm/mem/poison.h"
+
+namespace aliquot::mem {
+namespace {
+
+constexpr int64_t kBlock = int64_t{1} << 20;
+constexpr int64_t kDyingNs = 1'000'000'000;
+
+Channel& channel_of(const GroupCore& core, const Coll& coll) {
+  return coll.kind == CollKind::kSend
+             ? core.control.channel(core.rank, coll.root)
+             : core.control.channel(coll.root, core.rank);
+}
+
+std::atomic<uint64_t>& turn_of(GroupCore& core, const Coll& coll) {
+  PairTurns& pair = core.pairs[static_cast<size_t>(coll.root)];
+  return coll.kind == CollKind::kSend ? pair.send_turn : pair.recv_turn;
+}
+
+}  // namespace
+
+P2pOp::P2pOp(GroupCore& core, std::shared_ptr<GroupCore> keep, const Coll& coll,
+             uint64_t number, std::shared_ptr<WorkState> work)
+    : core_(core),
+      keep_(std::move(keep)),
+      coll_(coll),
+      number_(number),
+      work_(std::move(work)),
+      sends_(coll.kind == CollKind::kSend),
+      bytes_(coll.count * dtype_size(coll.dtype)),
+      channel_(channel_of(core, coll)),
+      turn_(turn_of(core, coll)),
+      peer_bell_(core.bell(coll.root)) {
+  call_ = {};
+  call_.kind = static_cast<int32_t>(coll.kind);
+  call_.dtype = call_.out_dtype = coll.dtype;
+  call_.count = coll.count;
+}
+
+P2pOp::~P2pOp() {
+  if (work_ != nullptr && !work_->done.load()) {
+    work_->status = make_error(ALQ_CANCELLED,
+                               "a {} of group \"{}\" was dropped with its "
+                               "stream's context",
+                               coll_name(coll_.kind), core_.name);
+    work_->done.store(true);
+  }
+}
+
+void P2pOp::publish(Line& line, uint64_t value) {
+  line.value.store(value);
+  counts_.syscalls += ring(peer_bell_);
+}
+
+void P2pOp::post() {
+  if (state_ == State::kTurn && turn_.load() == number_ && !poisoned(core_)) {
+    announce();
+  }
+}
+
+void P2pOp::announce() {
+  state_ = State::kMeet;
+  if (!sends_) return;
+  channel_.call = call_;
+  Location at{};
+  if (bytes_ > 0 && bytes_ <= kInlineBytes) {
+    std::memcpy(channel_.payload, coll_.src, static_cast<size_t>(bytes_));
+    counts_.bytes_read += bytes_;
+    counts_.bytes_written += bytes_;
+  } else if (bytes_ > 0) {
+    at.kind = kPrivate;
+    at.pid = core_.pid(core_.rank);
+    at.address = reinterpret_cast<uint64_t>(coll_.src);
+    at.bytes = bytes_;
+    segment_ = core_.world->segments->find(coll_.src, bytes_);
+    if (segment_ != nullptr) {
+      at.kind = kInSegment;
+      at.fd = segment_->ref().fd;
+      at.nonce = segment_->ref().nonce;
+      at.pid = segment_->ref().pid;
+      at.segment_bytes = segment_->bytes();
+      at.offset = static_cast<const std::byte*>(coll_.src) - segment_->data();
+    }
+  }
+  bool same_process = core_.pid(coll_.root) == core_.pid(core_.rank);
+  staged_ = at.kind == kPrivate && !same_process && !core_.world->cma;
+  channel_.src = at;
+  publish(channel_.seq, number_);
+}
+
+Step P2pOp::step(bool slow) {
+  if (state_ == State::kTurn) {
+    if (turn_.load() != number_ || poisoned(core_)) return waiting(slow);
+    announce();
+  }
+  if (state_ == State::kDying) return dying();
+  return sends_ ? step_send(slow) : step_recv(slow);
+}
+
+Step P2pOp::step_send(bool slow) {
+  if (channel_.taken.value.load() >= number_) return finish();
+  if (staged_) {
+    Step step = fill_staged();
+    if (step != Step::kWaiting) return step;
+  }
+  return waiting(slow);
+}
+
+Step P2pOp::step_recv(bool slow) {
+  if (state_ == State::kMeet) {
+    if (channel_.seq.value.load() < number_) return waiting(slow);
+    Status status = core_.world->context->faults.point("coll.posted");
+    if (status.ok()) status = compare();
+    if (status.ok()) status = resolve();
+    if (!status.ok()) return fail(std::move(status));
+    state_ = State::kMove;
+  }
+  return staged_ ? move_staged(slow) : move(slow);
+}
+
+Status P2pOp::compare() const {
+  const Call sent = channel_.call;
+  if (sent.count == call_.count && sent.dtype == call_.dtype) return {};
+  return make_error(ALQ_RANK_MISMATCH,
+                    "group \"{}\": send {} from rank {} to rank {} is {}, the "
+                    "recv is {}; count and dtype must agree",
+                    core_.name, number_, core_.world_rank(coll_.root),
+                    core_.world_rank(core_.rank), call_text(sent),
+                    call_text(call_))
+      .with_rank(core_.world_rank(coll_.root));
+}
+
+Status P2pOp::resolve() {
+  if (bytes_ <= kInlineBytes) {
+    base_ = channel_.payload;
+    return {};
+  }
+  const Location at = channel_.src;
+  bool same_process = core_.pid(coll_.root) == core_.pid(core_.rank);
+  core_.world->maps.enter();
+  mapped_ = true;
+  if (at.bytes != bytes_) {
+    return make_error(ALQ_INTERNAL, "rank {} announced {} bytes of {}",
+                      core_.world_rank(coll_.root), at.bytes, bytes_);
+  }
+  if (same_process) {
+    base_ = reinterpret_cast<const std::byte*>(at.address);
+    reading_ = true;
+  } else if (at.kind == kInSegment) {
+    if (at.offset < 0 || at.segment_bytes < at.bytes ||
+        at.offset > at.segment_bytes - at.bytes) {
+      return make_error(ALQ_INTERNAL,
+                        "rank {} announced memory outside its segment",
+                        core_.world_rank(coll_.root));
+    }
+    ALQ_ASSIGN(std::byte * data,
+               core_.world->maps.find(
+                   {at.pid, at.fd, at.nonce, at.segment_bytes},
+                   core_.world_rank(coll_.root)));
+    base_ = data + at.offset;
+  } else {
+    staged_ = !core_.world->cma;
+  }
+  return {};
+}
+
+Step P2pOp::move(bool slow) {
+  Context& context = *core_.world->context;
+  Status status = context.faults.point("coll.data");
+  if (!status.ok()) return fail(std::move(status));
+  if (poisoned(core_)) return waiting(slow);
+  int64_t n = std::min(bytes_ - pos_, kBlock);
+  auto* to = static_cast<std::byte*>(coll_.dst) + pos_;
+  if (n > 0 && base_ != nullptr) {
+    if (reading_) {
+      core_.self().reading.value.store(1);
+      if (poisoned(core_)) n = 0;
+    }
+    std::memcpy(to, base_ + pos_, static_cast<size_t>(n));
+    if (reading_) core_.self().reading.value.store(0);
+    if (n == 0) return waiting(slow);
+  } else if (n > 0) {
+    int err = read_process(core_.pid(coll_.root),
+                           channel_.src.address + static_cast<uint64_t>(pos_),
+                           to, n, &counts_.syscalls);
+    if (err != 0) {
+      return fail(errno_error(ALQ_PEER_FAILED,
+                              fmt::format("can not read {} bytes of rank {}'s "
+                                          "memory",
+                                          n, core_.world_rank(coll_.root)),
+                              err)
+                      .with_rank(core_.world_rank(coll_.root)));
+    }
+  }
+  pos_ += n;
+  counts_.bytes_read += n;
+  counts_.bytes_written += n;
+  counts_.peer_bytes_read += n;
+  if (pos_ < bytes_) return Step::kProgress;
+  status = context.faults.point("coll.done");
+  if (!status.ok()) return fail(std::move(status));
+  publish(channel_.taken, number_);
+  return finish();
+}
+
+// The sender's side of a staged message: one window at a time.
+Step P2pOp::fill_staged() {
+  if (pos_ == bytes_) return Step::kWaiting;
+  if (window_ > 0 &&
+      channel_.consumed.value.load() < ticket(number_, window_)) {
+    return Step::kWaiting;
+  }
+  int64_t n = std::min(bytes_ - pos_, kInlineBytes);
+  std::memcpy(channel_.payload, static_cast<const std::byte*>(coll_.src) + pos_,
+              static_cast<size_t>(n));
+  counts_.bytes_read += n;
+  counts_.bytes_written += n;
+  pos_ += n;
+  ++window_;
+  publish(channel_.staged, ticket(number_, window_));
+  return Step::kProgress;
+}
+
+Step P2pOp::move_staged(bool slow) {
+  Status status = core_.world->context->faults.point("coll.data");
+  if (!status.ok()) return fail(std::move(status));
+  if (channel_.staged.value.load() < ticket(number_, window_ + 1)) {
+    return waiting(slow);
+  }
+  int64_t n = std::min(bytes_ - pos_, kInlineBytes);
+  std::memcpy(static_cast<std::byte*>(coll_.dst) + pos_, channel_.payload,
+              static_cast<size_t>(n));
+  counts_.bytes_read += n;
+  counts_.bytes_written += n;
+  counts_.peer_bytes_read += n;
+  pos_ += n;
+  ++window_;
+  publish(channel_.consumed, ticket(number_, window_));
+  if (pos_ < bytes_) return Step::kProgress;
+  publish(channel_.taken, number_);
+  return finish();
+}
+
+Step P2pOp::waiting(bool slow) {
+  if (poisoned(core_)) return fail({});
+  if (!slow) return Step::kWaiting;
+  Status status = slow_checks();
+  return status.ok() ? Step::kWaiting : fail(std::move(status));
+}
+
+Status P2pOp::slow_checks() {
+  int64_t now = now_ns();
+  if (started_ == 0) started_ = now;
+  if (deadline_ == 0) {
+    deadline_ = Deadline::after(core_.timeout_ns.load()).at();
+  }
+  int32_t peer = core_.world_rank(coll_.root);
+  std::string what =
+      fmt::format("{} {} ({}) {} rank {} of group \"{}\"",
+                  coll_name(coll_.kind), number_, call_text(call_),
+                  sends_ ? "to" : "from", peer, core_.name);
+  MemberState state = core_.state(coll_.root);
+  bool came = sends_ ? channel_.taken.value.load() >= number_
+                     : channel_.seq.value.load() >= number_;
+  if ((state == kLeft || state == kClosed) && !came &&
+      state_ != State::kTurn) {
+    return make_error(ALQ_PEER_FAILED, "rank {} {} before it took part in {}",
+                      peer,
+                      state == kLeft ? "left (released its context)"
+                                     : "closed the group",
+                      what)
+        .with_rank(peer);
+  }
+  if (now < deadline_) return {};
+  return make_error(ALQ_DEADLINE_EXCEEDED,
+                    "{}: rank(s) {} have not arrived after {} ms; look at what "
+                    "they are doing, or allow more time",
+                    what, peer, (now - started_) / 1'000'000)
+      .with_rank(peer);
+}
+
+Step P2pOp::fail(Status status) {
+  if (!status.ok()) {
+    poison(core_, status.code(),
+           status.rank() >= 0 ? status.rank() : core_.world_rank(core_.rank),
+           status.message());
+  }
+  status_ = poison_cause(core_);
+  core_.reported.store(true);
+  state_ = State::kDying;
+  started_ = now_ns();
+  return dying();
+}
+
+Step P2pOp::dying() {
+  bool read_here = core_.pid(coll_.root) == core_.pid(core_.rank);
+  if (read_here && now_ns() - started_ < kDyingNs &&
+      core_.control.member(coll_.root).reading.value.load() != 0) {
+    return Step::kWaiting;
+  }
+  return finish();
+}
+
+Step P2pOp::finish() {
+  if (mapped_) core_.world->maps.leave(core_.world->control, core_.world->size);
+  bool failed = state_ == State::kDying;
+  state_ = State::kDone;
+  counts_.ops = 1;
+  core_.stats.add(counts_);
+  if (!failed) turn_.store(number_ + 1);
+  if (work_ != nullptr) {
+    work_->status = status_;
+    work_->done.store(true);
+  }
+  core_.world->runner->ring_self();
+  return failed ? Step::kFailed : Step::kDone;
+}
+
+}  // namespace aliquot::mem

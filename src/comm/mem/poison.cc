@@ -1,0 +1,55 @@
+#include "comm/mem/poison.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace aliquot::mem {
+
+void poison(const GroupCore& core, alq_status code, int32_t culprit,
+            const std::string& text) {
+  Poison& record = core.control.poison();
+  uint32_t none = 0;
+  if (record.state.compare_exchange_strong(none, 1)) {
+    record.code = code;
+    record.culprit = culprit;
+    size_t length = std::min(text.size(), sizeof record.text - 1);
+    std::memcpy(record.text, text.data(), length);
+    record.text[length] = '\0';
+    record.state.store(2);
+  }
+  core.ring_peers();
+  core.world->runner->ring_self();
+}
+
+Status poison_cause(const GroupCore& core) {
+  Poison& record = core.control.poison();
+  uint32_t state = record.state.load();
+  // Being written: a few instructions, unless the writer died in them.
+  for (int i = 0; state == 1 && i < 1000; ++i) {
+    sched_yield();
+    state = record.state.load();
+  }
+  if (state == 0) return {};
+  if (state == 1) {
+    return make_error(ALQ_PEER_FAILED,
+                      "group \"{}\": a rank died while reporting a failure",
+                      core.name);
+  }
+  char text[sizeof record.text];
+  std::memcpy(text, record.text, sizeof text);
+  text[sizeof text - 1] = '\0';
+  return Status(record.code, text).with_rank(record.culprit);
+}
+
+Status poison_report(GroupCore& core) {
+  Status cause = poison_cause(core);
+  if (cause.ok() || !core.reported.exchange(true)) return cause;
+  return make_error(ALQ_GROUP_POISONED,
+                    "group \"{}\" failed earlier and can not be used: {}",
+                    core.name, cause.message())
+      .with_rank(cause.rank());
+}
+
+}  // namespace aliquot::mem

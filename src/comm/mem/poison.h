@@ -1,0 +1,24 @@
+// Poison: the first failure of a group, in its control block.  Whoever comes
+// first writes it; everyone reports the same.
+#pragma once
+
+#include "comm/mem/core.h"
+
+namespace aliquot::mem {
+
+// Writes the cause unless there is one, and wakes all members.
+void poison(const GroupCore& core, alq_status code, int32_t culprit,
+            const std::string& text);
+
+inline bool poisoned(const GroupCore& core) {
+  return core.control.poison().state.load() != 0;
+}
+
+// The cause as it is; OK when the group is well.
+Status poison_cause(const GroupCore& core);
+
+// What a call returns on a failed group: the cause the first time on this
+// rank, then GROUP_POISONED with the cause's text.
+Status poison_report(GroupCore& core);
+
+}  // namespace aliquot::mem

@@ -1,0 +1,16 @@
+// Watchdog: one thread per process that notices dead peers.
+//
+// It sleeps in poll() on a pidfd of every other process that shares a group
+// with this one; the kernel wakes it the moment one of them ends.  All groups
+// with a rank of that process are then poisoned.  Started with the first group,
+// stopped with the last; a process whose groups are all its own has none.
+#pragma once
+
+namespace aliquot::mem {
+
+struct GroupCore;
+
+void watchdog_add(GroupCore* core);
+void watchdog_remove(GroupCore* core);
+
+}  // namespace aliquot::mem

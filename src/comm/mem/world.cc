@@ -1,0 +1,82 @@
+#include "comm/mem/world.h"
+
+#include <sys/uio.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "device/cpu/fork.h"
+
+namespace aliquot::mem {
+
+Result<std::byte*> PeerMaps::find(const SegmentRef& ref, int32_t owner) {
+  {
+    std::lock_guard lock(mutex_);
+    auto found = entries_.find(ref.nonce);
+    if (found != entries_.end()) return found->second.segment->data();
+  }
+  ALQ_ASSIGN(auto segment, Segment::attach(ref));
+  std::byte* data = segment->data();
+  std::lock_guard lock(mutex_);
+  entries_[ref.nonce] = {std::move(segment), owner};
+  return data;
+}
+
+void PeerMaps::leave(const Control& control, int32_t size) {
+  if (users_.fetch_sub(1) != 1) return;
+  std::lock_guard lock(mutex_);
+  if (users_.load() != 0) return;
+  for (int32_t q = 0; q < size; ++q) {
+    uint64_t freed = control.member(q).freed.value.load();
+    if (freed == freed_seen_[q]) continue;
+    drop_freed(control, q, freed_seen_[q], freed);
+    freed_seen_[q] = freed;
+  }
+}
+
+void PeerMaps::drop_freed(const Control& control, int32_t owner, uint64_t from,
+                          uint64_t to) {
+  if (to - from > Freed::kKept) {  // some were overwritten: map anew
+    std::erase_if(entries_,
+                  [=](const auto& e) { return e.second.owner == owner; });
+    return;
+  }
+  for (uint64_t i = from; i != to; ++i) {
+    entries_.erase(control.freed(owner).nonces[i % Freed::kKept].load());
+  }
+}
+
+World::World(std::shared_ptr<Context> ctx, CpuDevice& device)
+    : context(std::move(ctx)),
+      runner(device.runner().get()),
+      segments(device.segments()),
+      stamp(fork_stamp()) {}
+
+World::~World() { segments->set_on_free(nullptr); }
+
+void World::announce_freed(uint64_t nonce) const {
+  if (forked()) return;
+  Line& freed = control.member(rank).freed;
+  uint64_t n = freed.value.load();
+  control.freed(rank).nonces[n % Freed::kKept].store(nonce);
+  freed.value.store(n + 1);
+}
+
+int read_process(int32_t pid, uint64_t address, void* into, int64_t bytes,
+                 int64_t* syscalls) {
+  while (bytes > 0) {
+    auto size = static_cast<size_t>(std::min<int64_t>(bytes, 1 << 30));
+    iovec local{into, size};
+    iovec remote{reinterpret_cast<void*>(address), size};
+    ssize_t n = process_vm_readv(pid, &local, 1, &remote, 1, 0);
+    ++*syscalls;
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) return n < 0 ? errno : EFAULT;
+    into = static_cast<std::byte*>(into) + n;
+    address += static_cast<uint64_t>(n);
+    bytes -= n;
+  }
+  return 0;
+}
+
+}  // namespace aliquot::mem

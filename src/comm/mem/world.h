@@ -1,0 +1,71 @@
+// World: what one rank knows of its world, shared by all its groups.
+#pragma once
+
+#include <atomic>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "base/context.h"
+#include "comm/mem/layout.h"
+#include "device/cpu/cpu_device.h"
+
+namespace aliquot::mem {
+
+struct Peer {
+  int32_t pid = 0;
+  uint64_t start_time = 0;  // of the process, so that pids are not confused
+};
+
+// Peers' segments that this rank has mapped, by nonce; mapped on first use.
+class PeerMaps {
+ public:
+  // data of the segment, or why it can not be mapped.
+  Result<std::byte*> find(const SegmentRef& ref, int32_t owner);
+
+  // Brackets an operation that uses mapped memory: nothing is unmapped inside.
+  void enter() { users_.fetch_add(1); }
+  // Unmaps what owners have freed since.
+  void leave(const Control& control, int32_t size);
+
+ private:
+  struct Entry {
+    std::shared_ptr<Segment> segment;
+    int32_t owner;
+  };
+  void drop_freed(const Control& control, int32_t owner, uint64_t from,
+                  uint64_t to);
+
+  std::atomic<int32_t> users_{0};
+  std::mutex mutex_;
+  std::map<uint64_t, Entry> entries_;
+  uint64_t freed_seen_[kMaxRanks] = {};
+};
+
+struct World {
+  World(std::shared_ptr<Context> ctx, CpuDevice& device);
+  ~World();
+
+  const std::shared_ptr<Context> context;
+  // The device's: alive while any operation runs, see GroupCore.
+  Runner* const runner;
+  const std::shared_ptr<SegmentTable> segments;
+  const uint64_t stamp;  // fork_stamp()
+  int32_t rank = 0, size = 0;
+  std::vector<Peer> peers;
+  std::shared_ptr<Segment> segment;
+  Control control;
+  bool cma = false;  // all ranks may read all others' memory
+  PeerMaps maps;
+
+  bool forked() const { return fork_stamp() != stamp; }
+  // Tells peers about a segment this rank has freed.
+  void announce_freed(uint64_t nonce) const;
+};
+
+// Reads another process's memory; 0 or an errno.
+int read_process(int32_t pid, uint64_t address, void* into, int64_t bytes,
+                 int64_t* syscalls);
+
+}  // namespace aliquot::mem

@@ -1,0 +1,34 @@
+// Op: a resumable operation of a CPU stream.
+#pragma once
+
+#include <cstdint>
+
+#include "base/status.h"
+
+namespace aliquot {
+
+enum class Step {
+  kDone,
+  kProgress,  // moved on, and can move on at once
+  kWaiting,   // for another rank, stream or turn
+  kFailed,    // ended; see status()
+};
+
+class Op {
+ public:
+  virtual ~Op() = default;
+
+  // Cheap announcement when the operation reaches the head of its stream; moves
+  // no bulk data and never blocks.
+  virtual void post() {}
+
+  // Advances by at most a few hundred KiB of data and never blocks.  `slow`:
+  // the caller slept or yielded since the last call, so there is time for
+  // checks that cost (deadlines).
+  virtual Step step(bool slow) = 0;
+
+  // After kFailed.
+  virtual Status status() const { return {}; }
+};
+
+}  // namespace aliquot

@@ -1,0 +1,175 @@
+#include "device/cpu/runner.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+
+namespace aliquot {
+namespace {
+
+constexpr int kSpins = 200;
+constexpr int kYields = 20;
+// An upper bound of one sleep, so that deadlines are looked at.
+constexpr int64_t kTickNs = 100'000'000;
+
+}  // namespace
+
+int online_cores() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  if (sched_getaffinity(0, sizeof set, &set) != 0) return 1;
+  return std::max(1, CPU_COUNT(&set));
+}
+
+Runner::Runner(std::shared_ptr<Context> context, int32_t progress)
+    : context_(std::move(context)) {
+  bool on = progress == ALQ_PROGRESS_ON ||
+            (progress == ALQ_PROGRESS_AUTO &&
+             online_cores() >= 2 * std::max(1, context_->local_size));
+  if (!on) return;
+  BlockSignals block;
+  thread_ = std::thread([this] { progress_loop(); });
+}
+
+Runner::~Runner() {
+  if (!thread_.joinable()) return;
+  if (fork_stamp() != stamp_) {
+    // A forked child: there is no thread to join, and its handle must not be
+    // destroyed either.
+    new std::thread(std::move(thread_));
+    return;
+  }
+  stop_.store(true);
+  work_word_.fetch_add(1);
+  futex_wake_all(work_word_);
+  bell_.load()->rings.fetch_add(1);
+  futex_wake_all(bell_.load()->rings);
+  thread_.join();
+}
+
+void Runner::use_bell(Bell* bell, std::shared_ptr<void> owner, int32_t ranks) {
+  std::lock_guard lock(queues_mutex_);
+  bell_owners_.push_back(std::move(owner));
+  spins_.store(ranks > online_cores() ? 0 : kSpins);
+  Bell* old = bell_.exchange(bell);
+  // Whoever sleeps on the old one must move over.
+  old->rings.fetch_add(1);
+  futex_wake_all(old->rings);
+}
+
+std::shared_ptr<Queue> Runner::create_queue(std::string name) {
+  auto queue = std::make_shared<Queue>(this, std::move(name));
+  std::lock_guard lock(queues_mutex_);
+  auto queues = std::make_shared<Queues>();
+  // Streams dropped by their users live on until they have run dry.
+  for (const auto& old : *queues_) {
+    bool dropped = old.use_count() == 1 && old->idle();
+    if (!dropped) queues->push_back(old);
+  }
+  queues->push_back(queue);
+  queues_ = std::move(queues);
+  return queue;
+}
+
+std::shared_ptr<Queue> Runner::find_queue(const void* address) {
+  std::lock_guard lock(queues_mutex_);
+  for (const auto& queue : *queues_) {
+    if (static_cast<const Stream*>(queue.get()) == address) return queue;
+  }
+  return nullptr;
+}
+
+bool Runner::run_queues(bool slow) {
+  if (!busy()) return false;
+  std::shared_ptr<const Queues> queues;
+  {
+    std::lock_guard lock(queues_mutex_);
+    queues = queues_;
+  }
+  bool moved = false;
+  for (const auto& queue : *queues) {
+    moved |= queue->run(slow) != Step::kWaiting;
+  }
+  return moved;
+}
+
+Step Runner::poll_all(Poll poll, bool slow) {
+  Step step = poll(slow);
+  if (step == Step::kDone || step == Step::kFailed) return step;
+  return run_queues(slow) ? Step::kProgress : step;
+}
+
+bool Runner::wait(Poll poll, Deadline deadline, WaitCounts* counts) {
+  WaitCounts ignored;
+  if (counts == nullptr) counts = &ignored;
+  const int spins = spins_.load(std::memory_order_relaxed);
+  int idle = 0;
+  bool slow = false;
+  for (;;) {
+    Step step = poll_all(poll, slow);
+    if (step == Step::kDone || step == Step::kFailed) return true;
+    slow = false;
+    if (step == Step::kProgress) {
+      idle = 0;
+    } else if (idle < spins) {
+      ++idle;
+      cpu_pause();
+    } else if (deadline.passed()) {
+      step = poll_all(poll, true);
+      return step == Step::kDone || step == Step::kFailed;
+    } else if (idle < spins + kYields) {
+      ++idle;
+      ++counts->sleeps;
+      sched_yield();
+      slow = true;
+    } else {
+      sleep(poll, std::min(deadline.left(), context_->scaled(kTickNs)), &step);
+      if (step == Step::kDone || step == Step::kFailed) return true;
+      if (step == Step::kProgress) idle = 0;
+      if (step == Step::kWaiting) ++counts->sleeps;
+      slow = true;
+    }
+  }
+}
+
+// Announces itself, looks once more, then sleeps until the bell rings.  *step
+// is what the second look found; it slept only if that was kWaiting.
+void Runner::sleep(Poll poll, int64_t ns, Step* step) {
+  Bell* bell = bell_.load();
+  bell->sleepers.fetch_add(1);
+  uint32_t seen = bell->rings.load();
+  *step = poll_all(poll, true);
+  if (*step == Step::kWaiting && bell == bell_.load()) {
+    futex_wait(bell->rings, seen, std::max<int64_t>(ns, 1000));
+  }
+  bell->sleepers.fetch_sub(1);
+}
+
+void Runner::wake() {
+  ring_self();
+  if (thread_idle_.load()) {
+    work_word_.fetch_add(1);
+    futex_wake_all(work_word_);
+  }
+}
+
+void Runner::progress_loop() {
+  pthread_setname_np(pthread_self(), "alq-progress");
+  auto poll = [this](bool) {
+    return stop_.load() || !busy() ? Step::kDone : Step::kWaiting;
+  };
+  while (!stop_.load()) {
+    if (busy()) {
+      wait(Poll(poll), Deadline::after(kTickNs));
+      continue;
+    }
+    // Idle: sleep where peers do not see it, so that they need not wake it.
+    uint32_t seen = work_word_.load();
+    thread_idle_.store(true);
+    if (!busy() && !stop_.load()) futex_wait(work_word_, seen, 10 * kTickNs);
+    thread_idle_.store(false);
+  }
+}
+
+}  // namespace aliquot
