@@ -26,9 +26,9 @@ struct LibrarySpec {
 struct LibraryRecord {
   std::string name;
   bool loaded = false;
-  std::string path;     // as the loader sees it
-  std::string how;      // "override", "process", "hint", "system"
-  std::string version;  // set by who asked the library
+  std::string path;                   // as the loader sees it
+  std::string how;                    // "override", "process", "hint", "system"
+  std::string version;                // set by who asked the library
   std::vector<std::string> failures;  // "what: why", in order of trying
   std::string warning;                // a hint that disagrees with what is used
 };

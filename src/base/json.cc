@@ -14,8 +14,12 @@ const Json kNull;
 size_t utf8_length(std::string_view text) {
   auto byte = [&](size_t i) { return static_cast<uint8_t>(text[i]); };
   uint8_t lead = byte(0);
-  size_t n = lead < 0x80 ? 1 : lead < 0xC2 ? 0 : lead < 0xE0 ? 2
-             : lead < 0xF0 ? 3 : lead < 0xF5 ? 4 : 0;
+  size_t n = lead < 0x80   ? 1
+             : lead < 0xC2 ? 0
+             : lead < 0xE0 ? 2
+             : lead < 0xF0 ? 3
+             : lead < 0xF5 ? 4
+                           : 0;
   if (n == 0 || n > text.size()) return 0;
   for (size_t i = 1; i < n; ++i) {
     if ((byte(i) & 0xC0) != 0x80) return 0;

@@ -1,9 +1,8 @@
 #include "base/json.h"
 
+#include <boost/test/unit_test.hpp>
 #include <cmath>
 #include <limits>
-
-#include <boost/test/unit_test.hpp>
 
 namespace aliquot {
 namespace {
@@ -36,7 +35,7 @@ BOOST_AUTO_TEST_CASE(doubles_read_back_bit_for_bit) {
   }
   BOOST_TEST(Json(std::numeric_limits<double>::infinity()).dump() == "null");
   BOOST_TEST(Json(std::nan("")).dump() == "null");
-  BOOST_TEST(Json(~uint64_t{0}).dump() == "1.8446744073709552e+19");
+  BOOST_TEST(Json(~uint64_t{0}).dump() == "18446744073709551616.0");
 }
 
 BOOST_AUTO_TEST_CASE(text_is_always_valid_utf8) {
@@ -67,7 +66,8 @@ BOOST_AUTO_TEST_CASE(parsing_gives_values_by_type) {
 }
 
 BOOST_AUTO_TEST_CASE(bad_text_is_an_error_that_names_the_byte) {
-  for (const char* text : {"", "{", "[1,]", "{\"a\" 1}", "nul", "1 2", "\xff"}) {
+  for (const char* text :
+       {"", "{", "[1,]", "{\"a\" 1}", "nul", "1 2", "\xff"}) {
     BOOST_TEST(Json::parse(text).status().code() == ALQ_INVALID_ARGUMENT, text);
   }
   BOOST_TEST(Json::parse("[1,]").status().message() == "not JSON at byte 4");
