@@ -120,16 +120,18 @@ static void versions(void) {
 static void out_structs(alq_group* group) {
   struct {
     alq_group_stats known;
-    unsigned char tail[16];
+    unsigned char more[16];  /* of a later release: zeroed, as all structs */
+    unsigned char guard[16]; /* not the struct's */
   } larger;
   memset(&larger, 0, sizeof(larger));
-  memset(larger.tail, 0xee, sizeof(larger.tail));
-  larger.known.struct_size = sizeof(larger);
+  memset(larger.guard, 0xee, sizeof(larger.guard));
+  larger.known.struct_size = sizeof(alq_group_stats) + 16;
   CHECK(alq_group_get_stats(group, &larger.known, 0) == ALQ_OK);
   CHECK(larger.known.struct_size == sizeof(alq_group_stats));
   CHECK(larger.known.ops == 1);
-  for (size_t i = 0; i < sizeof(larger.tail); ++i) {
-    CHECK(larger.tail[i] == 0xee);
+  for (size_t i = 0; i < 16; ++i) {
+    CHECK(larger.more[i] == 0);
+    CHECK(larger.guard[i] == 0xee);
   }
 
   alq_group_stats same;
