@@ -23,6 +23,7 @@ enum class OpCode : int32_t {
   kSgd,
   kNorm,
   kFinite,
+  kStamp,
 };
 
 // dst[i] = the pattern, `width` bytes (1, 2, 4 or 8) of `bits`, little endian.
@@ -137,6 +138,11 @@ struct FiniteArgs {
   Dtype dtype;
   int32_t reserved;
   int64_t base;
+};
+
+// *at = the monotonic clock when the stream gets here, in nanoseconds.
+struct StampArgs {
+  int64_t* at;
 };
 
 // Runs one operation on the CPU, on the calling thread.

@@ -12,5 +12,7 @@ void accumulate_cpu(const AccumulateArgs& args);
 void adamw_cpu(const AdamWArgs& args);
 void sgd_cpu(const SgdArgs& args);
 void norm_cpu(const NormArgs& args);
+void finite_cpu(const FiniteArgs& args);
+void stamp_cpu(const StampArgs& args);
 
 }  // namespace aliquot::kernels

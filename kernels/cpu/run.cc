@@ -19,6 +19,10 @@ void run_cpu(OpCode op, const void* args) {
       return sgd_cpu(*static_cast<const SgdArgs*>(args));
     case OpCode::kNorm:
       return norm_cpu(*static_cast<const NormArgs*>(args));
+    case OpCode::kFinite:
+      return finite_cpu(*static_cast<const FiniteArgs*>(args));
+    case OpCode::kStamp:
+      return stamp_cpu(*static_cast<const StampArgs*>(args));
   }
 }
 

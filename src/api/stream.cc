@@ -128,7 +128,8 @@ void alq_work_release(alq_work* work) { release_handle(work); }
 alq_status alq_poll(alq_context* ctx, int32_t* busy, alq_error* err) {
   return guard(err, [&]() -> Status {
     ALQ_ASSIGN(ContextState * state, resolve(ctx));
-    bool more = state->device->runner()->poll();
+    state->device->runner()->run_queues(false);
+    bool more = state->device->runner()->busy();
     if (busy != nullptr) *busy = more ? 1 : 0;
     return {};
   });

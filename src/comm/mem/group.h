@@ -24,6 +24,7 @@ class MemGroup : public Group {
   Result<std::shared_ptr<Group>> split(int32_t color, int32_t key,
                                        std::string name,
                                        Deadline deadline) override;
+  bool common_memory() const override { return true; }
   Result<std::unique_ptr<Memory>> allocate_common(int64_t bytes,
                                                   std::string label,
                                                   Deadline deadline) override;

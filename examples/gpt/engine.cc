@@ -1,0 +1,175 @@
+#include "engine.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+namespace gpt {
+namespace {
+
+enum OptimGroup : int32_t { kDecay, kNoDecay, kGroups };
+
+int32_t pass_of(Pass pass) {
+  switch (pass) {
+    case Pass::kForward:
+      return ALQ_PASS_F;
+    case Pass::kForwardNoGrad:
+      return ALQ_PASS_F_NOGRAD;
+    case Pass::kRecompute:
+      return ALQ_PASS_R;
+    case Pass::kBackward:
+      return ALQ_PASS_B;
+  }
+  return 0;
+}
+
+}  // namespace
+
+Engine::Engine(Session& session, const Options& options, const Layout& layout,
+               int64_t microbatches)
+    : plan_(make_desc<alq_plan_report>()) {
+  Status status;
+  auto desc = make_desc<alq_engine_desc>();
+  desc.name = "gpt";
+  desc.accumulate = options.accumulate;
+  alq_engine* engine = nullptr;
+  status.check(alq_engine_create(session.mesh(), &desc, &engine, status));
+  engine_.reset(engine);
+  add_params(layout, options.dtype);
+  add_units(layout);
+  set_optimizers();
+  plan(options, microbatches);
+}
+
+void Engine::add_params(const Layout& layout, int32_t dtype) {
+  Status status;
+  for (const ParamSpec& spec : layout.params) {
+    auto desc = make_desc<alq_param_desc>();
+    desc.flags = ALQ_PARAM_TRAINABLE;
+    desc.name = spec.name.c_str();
+    desc.shape = spec.shape.data();
+    desc.ndim = static_cast<int32_t>(spec.shape.size());
+    desc.dtype = dtype;
+    desc.optim_group = spec.decay ? kDecay : kNoDecay;
+    int64_t id = 0;
+    status.check(alq_param_add(engine_.get(), &desc, &id, status));
+    params_.push_back(id);
+  }
+}
+
+void Engine::add_units(const Layout& layout) {
+  Status status;
+  for (const UnitSpec& spec : layout.units) {
+    std::vector<int64_t> ids;
+    for (const int64_t p : spec.params) {
+      ids.push_back(params_[static_cast<size_t>(p)]);
+    }
+    int64_t id = 0;
+    status.check(alq_unit_add(engine_.get(), spec.name.c_str(), ids.data(),
+                              static_cast<int64_t>(ids.size()),
+                              spec.root ? ALQ_UNIT_ROOT : 0, &id, status));
+    units_.push_back(id);
+    unit_params_.push_back(std::move(ids));
+  }
+}
+
+void Engine::set_optimizers() {
+  Status status;
+  auto desc = make_desc<alq_optimizer_desc>();
+  desc.kind = ALQ_OPTIM_ADAMW;
+  desc.beta1 = 0.9;
+  desc.beta2 = 0.95;
+  desc.eps = 1e-8;
+  for (int32_t group = 0; group < kGroups; ++group) {
+    status.check(alq_optimizer_set(engine_.get(), group, &desc, status));
+  }
+}
+
+void Engine::plan(const Options& options, int64_t microbatches) {
+  Status status;
+  auto desc = make_desc<alq_plan_desc>();
+  desc.strategy = options.strategy;
+  desc.microbatches = static_cast<int32_t>(microbatches);
+  desc.prefetch = options.prefetch;
+  desc.defer = options.defer;
+  desc.gather = options.gather;
+  desc.nesting = options.nesting.empty() ? nullptr : options.nesting.c_str();
+  status.check(alq_engine_plan(engine_.get(), &desc, &plan_, status));
+  status.check(alq_engine_commit(engine_.get(), nullptr, status));
+}
+
+UnitView Engine::begin(int64_t unit, Pass pass) {
+  Status status;
+  auto view = make_desc<alq_unit_view>();
+  status.check(alq_unit_begin(engine_.get(), units_[static_cast<size_t>(unit)],
+                              pass_of(pass), nullptr, &view, status));
+  return {view.params, view.grads, view.betas};
+}
+
+void Engine::end(int64_t unit, Pass pass) {
+  Status status;
+  status.check(alq_unit_end(engine_.get(), units_[static_cast<size_t>(unit)],
+                            pass_of(pass), nullptr, status));
+}
+
+void Engine::ready(int64_t unit, int64_t index) {
+  Status status;
+  const auto& ids = unit_params_[static_cast<size_t>(unit)];
+  status.check(alq_grad_ready(engine_.get(), ids[static_cast<size_t>(index)],
+                              nullptr, status));
+}
+
+double Engine::begin_training(double weight, bool last) {
+  Status status;
+  double scale = 0;
+  status.check(alq_microbatch_begin(engine_.get(), ALQ_TRAIN, weight,
+                                    last ? 1 : 0, &scale, status));
+  return scale;
+}
+
+void Engine::begin_evaluation() {
+  Status status;
+  double unused = 0;
+  status.check(
+      alq_microbatch_begin(engine_.get(), ALQ_EVAL, 0, 1, &unused, status));
+}
+
+void Engine::end_microbatch() {
+  Status status;
+  status.check(alq_microbatch_end(engine_.get(), nullptr, status));
+}
+
+alq_step_report Engine::step(double lr, const Options& options) {
+  Status status;
+  const double lrs[kGroups] = {lr, lr};
+  const double decays[kGroups] = {options.weight_decay, 0};
+  auto desc = make_desc<alq_step_desc>();
+  desc.lr = lrs;
+  desc.weight_decay = decays;
+  desc.n_groups = kGroups;
+  desc.clip_norm = options.clip;
+  auto report = make_desc<alq_step_report>();
+  status.check(alq_step(engine_.get(), &desc, nullptr, &report, status));
+  return report;
+}
+
+double Engine::exposed_seconds() const {
+  Status status;
+  size_t need = 0;
+  status.check(alq_engine_report(engine_.get(), nullptr, 0, &need, status));
+  std::string text(need, '\0');
+  status.check(alq_engine_report(engine_.get(), text.data(), text.size(), &need,
+                                 status));
+  const auto json =
+      nlohmann::json::parse(text.c_str(), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return 0;
+  return json.value("exposed_gather_s", 0.0) +
+         json.value("exposed_reduce_s", 0.0);
+}
+
+void Engine::close() {
+  Status status;
+  status.check(alq_engine_close(engine_.get(), 0, status));
+}
+
+}  // namespace gpt
