@@ -47,9 +47,9 @@ void cast_typed(const CastArgs& a) {
   To* dst = static_cast<To*>(a.dst);
   const From* src = static_cast<const From*>(a.src);
   if (a.scale == 1.0) {
-    for_each_vector(d, a.count, CastBody<To, From>{dst, src});
+    for_each_vector(d, dst, a.count, CastBody<To, From>{dst, src});
   } else {
-    for_each_vector(d, a.count,
+    for_each_vector(d, dst, a.count,
                     ScaleBody<T, To, From>{dst, src, static_cast<T>(a.scale)});
   }
 }

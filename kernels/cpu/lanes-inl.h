@@ -216,12 +216,24 @@ struct Part {
   }
 };
 
-// body(d, i, access) for each vector of `count` elements, in order.
-template <class D, class Body>
-HWY_INLINE void for_each_vector(D d, int64_t count, const Body& body) {
+// Elements before dst is aligned to whole vectors; 0 when not worth it.
+template <class D, typename S>
+HWY_INLINE size_t lead_of(D d, const S* dst, size_t count) {
+  const size_t step = hn::Lanes(d);
+  const size_t off = reinterpret_cast<uintptr_t>(dst) % (step * sizeof(S));
+  const bool skip = off == 0 || off % sizeof(S) != 0 || count < 16 * step;
+  return skip ? 0 : step - off / sizeof(S);
+}
+
+// body(d, i, access) for each vector of `count` elements, in order; writes to
+// dst are aligned where they can be.
+template <class D, typename S, class Body>
+HWY_INLINE void for_each_vector(D d, const S* dst, int64_t count,
+                                const Body& body) {
   const size_t n = static_cast<size_t>(count);
   const size_t step = hn::Lanes(d);
-  size_t i = 0;
+  size_t i = lead_of(d, dst, n);
+  if (i != 0) body(d, 0, Part{i});
   for (; i + step <= n; i += step) body(d, i, Whole{});
   if (i < n) body(d, i, Part{n - i});
 }

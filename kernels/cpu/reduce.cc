@@ -76,15 +76,16 @@ void reduce_typed(const ReduceArgs& a) {
   const T scale = static_cast<T>(a.scale);
   const bool scaled = hwy::IsFloat<T>() && a.op == ALQ_SUM && a.scale != 1.0;
   Out* dst = static_cast<Out*>(a.dst);
+  const bool add = a.add != 0;
   if (a.n == 2) {
-    const void* const srcs[2] = {a.srcs[0], a.srcs[1]};
-    for_each_vector(
-        d, a.count,
-        ReduceBody<Op, T, In, Out, 2>{dst, srcs, 2, scale, a.add != 0, scaled});
+    const void* const pair[2] = {a.srcs[0], a.srcs[1]};
+    const ReduceBody<Op, T, In, Out, 2> body = {dst,   pair, 2,
+                                                scale, add,  scaled};
+    for_each_vector(d, dst, a.count, body);
   } else {
-    for_each_vector(d, a.count,
-                    ReduceBody<Op, T, In, Out, 0>{dst, a.srcs, a.n, scale,
-                                                  a.add != 0, scaled});
+    const ReduceBody<Op, T, In, Out, 0> body = {dst,   a.srcs, a.n,
+                                                scale, add,    scaled};
+    for_each_vector(d, dst, a.count, body);
   }
 }
 

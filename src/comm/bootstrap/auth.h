@@ -13,7 +13,7 @@
 namespace aliquot {
 
 // From the kernel's generator.
-Nonce fresh_nonce();
+Nonce random_challenge();
 
 Mac client_proof(std::string_view secret, const Hello& hello,
                  const Challenge& challenge);

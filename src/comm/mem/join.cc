@@ -140,7 +140,8 @@ Status meet(GroupCore& core, uint64_t flags, Deadline deadline) {
 using namespace mem;
 
 Result<std::unique_ptr<MemJoin>> MemJoin::create(
-    std::shared_ptr<Context> context, std::shared_ptr<CpuDevice> device) {
+    std::shared_ptr<Context> context, std::shared_ptr<CpuDevice> device,
+    bool read_memory) {
   if (context->size < 1 || context->size > kMaxRanks || context->rank < 0 ||
       context->rank >= context->size) {
     return make_error(ALQ_INVALID_ARGUMENT,
@@ -150,6 +151,7 @@ Result<std::unique_ptr<MemJoin>> MemJoin::create(
   }
   std::unique_ptr<MemJoin> join(
       new MemJoin(std::move(context), std::move(device)));
+  join->read_memory_ = read_memory;
   BlobData blob;
   blob.rank = join->context_->rank;
   blob.size = join->context_->size;
@@ -229,7 +231,7 @@ Result<std::shared_ptr<Group>> MemJoin::connect(
   for (size_t q = 0; q < size; ++q) ranks[q] = static_cast<int32_t>(q);
   auto core = std::make_shared<GroupCore>(world, "world", std::move(ranks),
                                           world->segment);
-  bool cma = probe_peers(data, world->rank);
+  bool cma = read_memory_ && probe_peers(data, world->rank);
   ALQ_TRY(meet(*core, cma ? kCmaWorks : 0, deadline));
   world->cma = true;
   for (int32_t q = 0; q < world->size; ++q) {

@@ -19,8 +19,11 @@ namespace aliquot {
 
 class MemJoin {
  public:
+  // read_memory false: never read another process's private memory; it is
+  // staged instead, as where the system forbids it.
   static Result<std::unique_ptr<MemJoin>> create(
-      std::shared_ptr<Context> context, std::shared_ptr<CpuDevice> device);
+      std::shared_ptr<Context> context, std::shared_ptr<CpuDevice> device,
+      bool read_memory = true);
 
   // This rank's bytes, the same number on every rank, at most 1 KiB.
   const std::string& blob() const { return blob_; }
@@ -38,6 +41,7 @@ class MemJoin {
   std::shared_ptr<Segment> segment_;  // rank 0's control block
   std::unique_ptr<uint64_t> probe_;   // peers try to read it
   std::string blob_;
+  bool read_memory_ = true;
   bool used_ = false;
 };
 

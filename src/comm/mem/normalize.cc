@@ -68,14 +68,13 @@ Status check_reduction(const GroupCore& core, const Coll& coll) {
                       "{} on group \"{}\": AVG of {} is not defined; use SUM",
                       name, core.name, dtype_name(coll.dtype));
   }
-  if (coll.out_dtype != coll.dtype &&
-      coll.out_dtype != accumulate_dtype(coll.dtype)) {
+  alq_reduce_op op = coll.op == ALQ_AVG ? ALQ_SUM : coll.op;
+  if (!kernels::reduce_supported(coll.dtype, coll.out_dtype, op)) {
     return make_error(ALQ_INVALID_ARGUMENT,
-                      "{} on group \"{}\": {} can not be reduced to {}, only "
-                      "to {} or {}",
+                      "{} on group \"{}\": {} can not be reduced to {}; floats "
+                      "reduce to floats, integers to their own dtype",
                       name, core.name, dtype_name(coll.dtype),
-                      dtype_name(coll.out_dtype), dtype_name(coll.dtype),
-                      dtype_name(accumulate_dtype(coll.dtype)));
+                      dtype_name(coll.out_dtype));
   }
   if (coll.accumulate && coll.kind != CollKind::kReduceScatter) {
     return make_error(ALQ_INVALID_ARGUMENT,
