@@ -917,6 +917,16 @@ ALQ_API alq_status alq_join_leave(alq_engine* engine, alq_error* err);
 ALQ_API alq_status alq_engine_report(const alq_engine* engine, char* buf,
                                      size_t cap, size_t* need, alq_error* err);
 
+/* Writes what the always-on recorder kept of the last steps, of all ranks, into
+ * an existing directory: trace.json (Perfetto) and timeline.svg (one step; step
+ * -1: the last whole one; steps count from 0), by the first rank, and
+ * rank-N.json by each.  Ranks of one host share a clock, so no offset applies.
+ * Errors: NOT_FOUND, PERMISSION_DENIED and others of the file system, on the
+ *   rank that met them.
+ * Thread: collective.  Blocks: until deadline. */
+ALQ_API alq_status alq_engine_trace_write(alq_engine* engine, const char* dir,
+                                          int32_t step, alq_error* err);
+
 /* Thread: collective.  Blocks: until deadline. */
 ALQ_API alq_status alq_engine_close(alq_engine* engine, int64_t timeout_ns,
                                     alq_error* err);

@@ -20,6 +20,7 @@ enum class Cause : int32_t {
   kNone,
   kLateLaunch,     // the gather was not issued ahead
   kLink,           // it was, and was still not there
+  kSmallMessage,   // it was, and is so small that latency is all of it
   kBufferRecycle,  // a gradient slot was still being reduced
   kDrain,          // the step's last reductions
 };

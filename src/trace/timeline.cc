@@ -32,6 +32,7 @@ const char* wait_colour(Cause cause) {
   switch (cause) {
     case Cause::kLateLaunch: return "#d62828";
     case Cause::kLink: return "#f4a261";
+    case Cause::kSmallMessage: return "#e9c46a";
     case Cause::kBufferRecycle: return "#b5179e";
     default: return "#8d99ae";
   }
@@ -49,17 +50,23 @@ int32_t last_common_step(const std::vector<RankTrace>& ranks) {
   return step;
 }
 
-std::string text(double x, double y, const char* style,
-                 const std::string& body) {
+std::string escaped(const std::string& body) {
   std::string safe;
   for (char c : body) {
-    if (c == '<') safe += "&lt;";
-    else if (c == '&') safe += "&amp;";
-    else if (c == '>') safe += "&gt;";
-    else safe += c;
+    switch (c) {
+      case '<': safe += "&lt;"; break;
+      case '>': safe += "&gt;"; break;
+      case '&': safe += "&amp;"; break;
+      default: safe += c;
+    }
   }
+  return safe;
+}
+
+std::string text(double x, double y, const char* style,
+                 const std::string& body) {
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y,
-                     style, safe);
+                     style, escaped(body));
 }
 
 std::string rect(double x, double y, double w, double h, const char* fill,
@@ -67,7 +74,7 @@ std::string rect(double x, double y, double w, double h, const char* fill,
   return fmt::format(
       "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" "
       "fill=\"{}\"><title>{}</title></rect>\n",
-      x, y, std::max(w, 0.4), h, fill, title);
+      x, y, std::max(w, 0.4), h, fill, escaped(title));
 }
 
 std::string legend() {
@@ -79,13 +86,14 @@ std::string legend() {
       {"#9db4d3", "recompute"},      {"#2a9d8f", "gather"},
       {"#e9803a", "reduce"},         {"#6d597a", "step"},
       {"#d62828", "late launch"},    {"#f4a261", "link bound"},
-      {"#b5179e", "buffer recycle"}, {"#8d99ae", "drain"}};
+      {"#e9c46a", "small message"},  {"#b5179e", "buffer recycle"},
+      {"#8d99ae", "drain"}};
   std::string out;
   double x = kLeft;
   for (const Item& item : kItems) {
     out += rect(x, 36, 12, 12, item.fill, item.label);
     out += text(x + 16, 46, "class=\"s\"", item.label);
-    x += 118;
+    x += 107;
   }
   return out;
 }
