@@ -1,4 +1,8 @@
 // aliquot run: what ranks are given and how their output comes out.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>
 #include <set>
@@ -49,6 +53,53 @@ BOOST_AUTO_TEST_CASE(ranks_really_train_together) {
   Outcome o = aliquot({"run", "-n", "4", "--", ABI_RANK});
   BOOST_TEST(o.code == 0, o.err);
   BOOST_TEST(count_of(o.out, "of 4: 10\n") == 4u, o.out);
+}
+
+// A port that is taken, as by torchrun's own store, by someone who never
+// speaks.
+class SilentListener {
+ public:
+  explicit SilentListener(int port)
+      : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in a = {};
+    a.sin_family = AF_INET;
+    a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    a.sin_port = htons(static_cast<uint16_t>(port));
+    socklen_t bytes = sizeof a;
+    auto* address = reinterpret_cast<sockaddr*>(&a);
+    if (bind(fd_, address, bytes) == 0 && listen(fd_, 8) == 0 &&
+        getsockname(fd_, address, &bytes) == 0) {
+      port_ = ntohs(a.sin_port);
+    }
+  }
+  SilentListener(const SilentListener&) = delete;
+  SilentListener& operator=(const SilentListener&) = delete;
+  ~SilentListener() { close(fd_); }
+  int port() const { return port_; }
+
+ private:
+  const int fd_;
+  int port_ = 0;
+};
+
+BOOST_AUTO_TEST_CASE(torchruns_variables_suffice_beside_its_store) {
+  SilentListener agent(0);
+  SilentListener stranger(agent.port() + 1);
+  auto rank = [&](int r) {
+    return Process(
+        {"/bin/sh", "-c",
+         "export WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 MASTER_ADDR=host "
+         "TORCHELASTIC_USE_AGENT_STORE=True TORCHELASTIC_RUN_ID=j "
+         "MASTER_PORT=" +
+             std::to_string(agent.port()) + " RANK=" + std::to_string(r) +
+             " LOCAL_RANK=" + std::to_string(r) + "; exec " + ABI_RANK});
+  };
+  Process one = rank(1), zero = rank(0);
+  for (Process* p : {&one, &zero}) {
+    Outcome o = p->finish();
+    BOOST_TEST(o.code == 0, o.err);
+    BOOST_TEST(count_of(o.out, "of 2: 3\n") == 1u, o.out);
+  }
 }
 
 BOOST_AUTO_TEST_CASE(lines_stay_whole_and_streams_apart) {
