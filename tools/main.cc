@@ -1,9 +1,31 @@
 // The `aliquot` command: one subcommand per file, see docs/command.md.
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "tools/commands.h"
+
+namespace {
+
+// Says which commands there are when the first word is none of them.
+bool is_known(const CLI::App& app, const std::string& word) {
+  if (word.starts_with("-")) return true;
+  std::string names;
+  for (const CLI::App* sub : app.get_subcommands(nullptr)) {
+    if (sub->get_name() == word) return true;
+    names += " " + sub->get_name();
+  }
+  fmt::print(stderr,
+             "aliquot has no command \"{}\"; it has:{}\nRun with --help for "
+             "more information.\n",
+             word, names);
+  return false;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace aliquot::tools;
@@ -25,6 +47,7 @@ int main(int argc, char** argv) {
   add_doctor(app, &code);
   add_bench(app, &code);
   add_version(app, &code);
+  if (!words.empty() && !is_known(app, words.back())) return kUsage;
   try {
     app.parse(words);
   } catch (const CLI::ParseError& error) {
