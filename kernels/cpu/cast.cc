@@ -43,7 +43,7 @@ void cast_typed(const CastArgs& a) {
   constexpr bool kF64 =
       std::is_same_v<To, double> || std::is_same_v<From, double>;
   using T = std::conditional_t<kF64, double, float>;
-  const hn::ScalableTag<T> d;
+  const TagFor<T, To, From> d;
   To* dst = static_cast<To*>(a.dst);
   const From* src = static_cast<const From*>(a.src);
   if (a.scale == 1.0) {
