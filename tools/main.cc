@@ -22,6 +22,8 @@ int main(int argc, char** argv) {
   std::reverse(words.begin(), words.end());  // as the parser wants them
   int code = 0;
   add_run(app, tail, &code);
+  add_doctor(app, &code);
+  add_bench(app, &code);
   add_version(app, &code);
   try {
     app.parse(words);
