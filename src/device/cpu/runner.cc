@@ -9,7 +9,7 @@ namespace aliquot {
 namespace {
 
 constexpr int kSpins = 200;
-constexpr int kYields = 20;
+constexpr int kYields = 4;
 // An upper bound of one sleep, so that deadlines are looked at.
 constexpr int64_t kTickNs = 100'000'000;
 

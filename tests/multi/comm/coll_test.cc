@@ -285,9 +285,8 @@ void large(Rank& rank) {
 
 void everywhere(const std::vector<int32_t>& sizes,
                 const std::function<void(Rank&)>& body,
-                std::vector<RankKind> kinds = {RankKind::kThreads,
-                                               RankKind::kProcesses}) {
-  for (RankKind kind : kinds) {
+                std::vector<RankKind> ways = kinds()) {
+  for (RankKind kind : ways) {
     for (int32_t size : sizes) {
       auto result = run_ranks(options(size, kind), body);
       BOOST_TEST(result.ok(), size << " " << kind_name(kind) << ": "

@@ -82,7 +82,7 @@ void formulas(Rank& rank) {
 }
 
 BOOST_AUTO_TEST_CASE(bytes_equal_the_formulas) {
-  for (RankKind kind : {RankKind::kThreads, RankKind::kProcesses}) {
+  for (RankKind kind : kinds()) {
     for (int32_t size : {2, 4}) {
       auto result = run_ranks(options(size, kind), formulas);
       BOOST_TEST(result.ok(), result.text());

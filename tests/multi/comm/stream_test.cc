@@ -263,7 +263,7 @@ void everything(Rank& rank) {
 }
 
 BOOST_AUTO_TEST_CASE(streams_events_groups) {
-  for (RankKind kind : {RankKind::kThreads, RankKind::kProcesses}) {
+  for (RankKind kind : kinds()) {
     for (int32_t progress : {ALQ_PROGRESS_OFF, ALQ_PROGRESS_ON}) {
       for (int32_t size : {1, 2, 4}) {
         RanksOptions o = options(size, kind);
