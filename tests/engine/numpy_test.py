@@ -122,6 +122,31 @@ class Training(unittest.TestCase):
             self.check(2, "fsdp", gather=_ffi.ALQ_GATHER_COPY,
                        prefetch=prefetch, max_open=most)
 
+    def test_held_passes_leave_no_order(self):
+        """Ranks that ran different passes of held units gather alike later."""
+        last = gpt.LAYERS
+
+        def body(world):
+            memory = NumpyHost(
+                world, gpt.UNITS, gpt.initial(), phases=7,
+                strategy=_ffi.ALQ_STRATEGY_FSDP, gather=_ffi.ALQ_GATHER_COPY)
+            engine = memory.engine
+            engine.call("alq_unit_hold", _ffi.ALQ_UNIT_ALL)
+            engine.microbatch(_ffi.ALQ_EVAL)
+            for _ in range(3 * world.rank):
+                gpt.microbatch(memory, tokens(0, 0, 0))
+            engine.microbatch_end()
+            engine.call("alq_unit_unhold", _ffi.ALQ_UNIT_ALL)
+            engine.call("alq_param_touch")
+            engine.microbatch(_ffi.ALQ_EVAL)
+            value = memory.begin(last, False)[1].copy()
+            engine.microbatch_end()
+            engine.close()
+            return value
+
+        for value in host.run_ranks(LIBRARY, 2, body):
+            np.testing.assert_array_equal(value, gpt.initial()[last][1])
+
     def test_processes(self):
         for gather in GATHER:
             with self.subTest(gather=gather):
