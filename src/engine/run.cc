@@ -120,6 +120,9 @@ Status Engine::microbatch_begin(int32_t mode, double weight, bool last,
                       "engine {}: mode {} is neither TRAIN nor EVAL", name_,
                       mode);
   }
+  if (core_->in_microbatch()) {
+    return explain({CoreCode::kInMicrobatch}, "microbatch_begin", -1, 0);
+  }
   bool train = mode == ALQ_TRAIN;
   if (train && (!std::isfinite(weight) || weight < 0)) {
     return make_error(ALQ_INVALID_ARGUMENT,
