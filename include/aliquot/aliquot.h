@@ -187,7 +187,9 @@ typedef struct alq_open_desc {
   const char* store_address; /* "host:port"; rank 0 listens */
   const char* store_secret;  /* shared secret, 1 to 256 bytes */
   const char* world_name;    /* LOCAL: same name = same world.  Labels jobs */
-  const char* hints;         /* "key=value;..."; unknown keys are refused */
+  /* "key=value;..."; unknown keys are refused.  throttle_mb_per_s=N: queued
+   * operations take as long as on a wire of N MB/s, to show overlap. */
+  const char* hints;
   int64_t timeout_ns;        /* default deadline of every call; 0: 300 s */
   double time_scale;         /* multiplies every detector constant; 0: 1 */
 } alq_open_desc;

@@ -34,6 +34,7 @@ void Engine::open_compute(int32_t unit, int32_t pass) {
   span.pass = pass;
   span.step = static_cast<int32_t>(steps_);
   span.name = unit_names_[static_cast<size_t>(unit)];
+  span.root = model_.units[static_cast<size_t>(unit)].root ? 1 : 0;
   computing_[static_cast<size_t>(unit)][static_cast<size_t>(pass)] =
       recorder_.add(span);
 }

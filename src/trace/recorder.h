@@ -34,7 +34,7 @@ struct Span {
   Cause cause = Cause::kNone;
   int32_t step = 0;
   int32_t name = -1;           // index of names()
-  int32_t reserved = 0;
+  int32_t root = 0;            // 1: a unit that stays open over others
 };
 
 // One writer at a time per engine; readers copy.

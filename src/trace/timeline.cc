@@ -13,7 +13,7 @@ namespace aliquot::trace {
 
 namespace {
 
-constexpr double kLeft = 110, kWidth = 1180, kLaneHeight = 20, kTop = 64;
+constexpr double kLeft = 160, kWidth = 1180, kLaneHeight = 20, kTop = 64;
 constexpr double kRankGap = 18;
 constexpr Lane kLanes[] = {Lane::kCompute, Lane::kGather, Lane::kReduce};
 
@@ -128,10 +128,10 @@ std::string timeline_svg(const std::vector<RankTrace>& ranks, int32_t step) {
   for (size_t i = 0; i < ranks.size(); ++i) {
     const RankTrace& r = ranks[i];
     double top = kTop + rank_height * static_cast<double>(i);
-    out += text(12, top + 34, "", fmt::format("rank {}", r.rank));
+    out += text(12, top + 26, "", fmt::format("rank {}", r.rank));
     for (size_t lane = 0; lane < 3; ++lane) {
       double y = top + kLaneHeight * static_cast<double>(lane);
-      out += text(58, y + 14, "class=\"s\"", lane_name(kLanes[lane]));
+      out += text(106, y + 14, "class=\"s\"", lane_name(kLanes[lane]));
       out += rect(kLeft, y + 1, kWidth, kLaneHeight - 2, "#f3f4f6", "");
     }
     std::string waits;
@@ -159,11 +159,13 @@ std::string timeline_svg(const std::vector<RankTrace>& ranks, int32_t step) {
         continue;
       }
       double lane = s.lane == Lane::kGather ? 1 : s.lane == Lane::kReduce ? 2 : 0;
-      out += rect(x, top + lane * kLaneHeight + 2, w, kLaneHeight - 4,
-                  colour(s), title);
+      // A root unit stays open over the others: a thin line above them.
+      double inset = s.root != 0 ? kLaneHeight - 3 : 4;
+      out += rect(x, top + lane * kLaneHeight + (s.root != 0 ? 0 : 3), w,
+                  kLaneHeight - inset, colour(s), title);
     }
     out += waits;
-    out += text(12, top + 50, "class=\"s\"",
+    out += text(12, top + 44, "class=\"s\"",
                 fmt::format("{:.0f}% exposed",
                             100.0 * static_cast<double>(exposed) / span));
   }

@@ -7,6 +7,7 @@ threads of this process: ctypes lets go of the interpreter while a call waits.
 
 import ctypes
 import itertools
+import json
 import os
 import sys
 import threading
@@ -144,6 +145,11 @@ class Engine:
         self.call("alq_step", ctypes.byref(desc), None, ctypes.byref(report))
         return report
 
+    def report(self):
+        text = ctypes.create_string_buffer(1 << 16)
+        self.call("alq_engine_report", text, len(text), None)
+        return json.loads(text.value)
+
     def close(self):
         self.call("alq_engine_close", 0)
         self.c.alq_engine_release(self.handle)
@@ -152,8 +158,9 @@ class Engine:
 _names = itertools.count()
 
 
-def run_ranks(library, size, body):
-    """body(world) on every rank, as threads; its results in rank order."""
+def run_ranks(library, size, body, **place):
+    """body(world) on every rank, as threads; its results in rank order.  place:
+    further fields of alq_open_desc."""
     name = b"python-%d-%d" % (os.getpid(), next(_names))
     results, failures = [None] * size, []
 
@@ -161,7 +168,8 @@ def run_ranks(library, size, body):
         world = None
         try:
             world = World(library, bootstrap=_ffi.ALQ_BOOTSTRAP_LOCAL,
-                          rank=rank, world_size=size, world_name=name)
+                          rank=rank, world_size=size, world_name=name,
+                          **place)
             results[rank] = body(world)
             world.close()
         except BaseException as error:  # told to the caller, below
