@@ -119,14 +119,15 @@ Status meet(GroupCore& core, uint64_t flags, Deadline deadline) {
     }
     return ranks;
   };
+  // Once all were here the join has succeeded; who fails later is found later.
   auto poll = [&](bool) {
-    if (poisoned(core)) return Step::kFailed;
-    return missing().empty() ? Step::kDone : Step::kWaiting;
+    if (missing().empty()) return Step::kDone;
+    return poisoned(core) ? Step::kFailed : Step::kWaiting;
   };
   core.world->runner->wait(Poll(poll), deadline);
-  if (poisoned(core)) return poison_cause(core);
   auto ranks = missing();
   if (ranks.empty()) return {};
+  if (poisoned(core)) return poison_cause(core);
   std::string text = fmt::format(
       "joining world: rank(s) {} did not attach within the deadline",
       fmt::join(ranks, ", "));

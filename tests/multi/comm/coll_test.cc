@@ -212,7 +212,7 @@ void run_all(Rank& rank, const Case& c, bool reductions) {
 }
 
 // 0, 1, odd, at and around the inline limit, several blocks.
-const int64_t kCounts[] = {0, 1, 17, 1024, 1027, 70'003};
+const int64_t kCounts[] = {0, 1, 17, 1024, 1027, 20'011};
 
 void sweep(Rank& rank) {
   for (int64_t count : kCounts) {
@@ -255,7 +255,7 @@ void half_sums(Rank& rank) {
 }
 
 void uneven(Rank& rank) {
-  for (int64_t scale : {1, 700, 30'000}) {
+  for (int64_t scale : {1, 700, 9'000}) {
     for (bool in_place : {false, true}) {
       for (Where where : {Where::kPrivate, Where::kShared}) {
         Case c{ALQ_F32, 0, in_place, where};
