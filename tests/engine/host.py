@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import threading
+import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
     os.path.abspath(__file__))))
@@ -155,6 +156,15 @@ class Engine:
         self.c.alq_engine_release(self.handle)
 
 
+def wait_for_end(thread):
+    """join() returns before a framework's thread-local destructors have run;
+    one that runs while the interpreter ends aborts the process."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while (os.path.exists("/proc/self/task/%d" % thread.native_id) and
+           time.monotonic() < deadline):
+        time.sleep(0.001)
+
+
 _names = itertools.count()
 
 
@@ -187,6 +197,8 @@ def run_ranks(library, size, body, **place):
         thread.join(2 * TIMEOUT_S)
     if any(thread.is_alive() for thread in threads):
         raise TimeoutError("ranks hang")
+    for thread in threads:
+        wait_for_end(thread)
     if failures:
         rank, error = failures[0]
         raise AssertionError(f"rank {rank}: {error!r}") from error
