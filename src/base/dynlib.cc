@@ -57,7 +57,8 @@ void* search(const LibrarySpec& spec, LibraryRecord& record) {
   }
   for (const std::string& dir : spec.hint_dirs) {
     for (const std::string& soname : spec.sonames) {
-      void* handle = attempt(dir + "/" + soname, 0, "hint", record);
+      void* handle =
+          attempt(fmt::format("{}/{}", dir, soname), 0, "hint", record);
       if (handle != nullptr) return handle;
     }
   }
@@ -73,7 +74,7 @@ void compare_with_hints(const LibrarySpec& spec, LibraryRecord& record) {
   if (record.how != "process") return;
   for (const std::string& dir : spec.hint_dirs) {
     for (const std::string& soname : spec.sonames) {
-      std::string hinted = dir + "/" + soname;
+      std::string hinted = fmt::format("{}/{}", dir, soname);
       if (!exists(hinted)) continue;
       if (!same_file(hinted, record.path)) {
         record.warning =

@@ -8,7 +8,12 @@ namespace aliquot {
 namespace {
 
 constexpr size_t kMaxDepth = 256;
-const Json kNull;
+
+// Leaked: nothing happens at exit.
+const Json& null_json() {
+  static const Json* instance = new Json;
+  return *instance;
+}
 
 // Bytes of the UTF-8 sequence at the front of text; 0 if it is none.
 size_t utf8_length(std::string_view text) {
@@ -70,7 +75,7 @@ void write_double(std::string& out, double x) {
 void new_line(std::string& out, int indent, int depth) {
   if (indent < 0) return;
   out += '\n';
-  out.append(static_cast<size_t>(indent * depth), ' ');
+  out.append(static_cast<size_t>(indent) * static_cast<size_t>(depth), ' ');
 }
 
 // Builds a Json from nlohmann's events; throws nothing.
@@ -156,12 +161,13 @@ const Json& Json::at(std::string_view key) const {
   for (auto& [name, member] : members()) {
     if (name == key) return member;
   }
-  return kNull;
+  return null_json();
 }
 
 const Json& Json::at(size_t index) const {
   const Array* array = std::get_if<Array>(&value_);
-  return array != nullptr && index < array->size() ? (*array)[index] : kNull;
+  return array != nullptr && index < array->size() ? (*array)[index]
+                                                   : null_json();
 }
 
 size_t Json::size() const {
@@ -170,9 +176,9 @@ size_t Json::size() const {
 }
 
 const Json::Object& Json::members() const {
-  static const Object kEmpty;
+  static const Object* empty = new Object;
   const Object* object = std::get_if<Object>(&value_);
-  return object != nullptr ? *object : kEmpty;
+  return object != nullptr ? *object : *empty;
 }
 
 bool Json::as_bool(bool other) const {
@@ -191,7 +197,7 @@ double Json::as_double(double other) const {
   return x != nullptr ? *x : other;
 }
 
-std::string Json::as_string(std::string other) const {
+std::string Json::as_string(const std::string& other) const {
   const std::string* x = std::get_if<std::string>(&value_);
   return x != nullptr ? *x : other;
 }

@@ -56,7 +56,7 @@ class Json {
   bool as_bool(bool other = false) const;
   int64_t as_int(int64_t other = 0) const;
   double as_double(double other = 0) const;
-  std::string as_string(std::string other = "") const;
+  std::string as_string(const std::string& other = "") const;
 
   // indent < 0: one line.  Doubles are written with the fewest digits that
   // read back as the same value; those that JSON lacks (NaN, infinity) as null;
