@@ -181,6 +181,8 @@ struct alq_api {
   alq_status (*alq_join_leave)(alq_engine* engine, alq_error* err);
   alq_status (*alq_engine_report)(const alq_engine* engine, char* buf,
                                   size_t cap, size_t* need, alq_error* err);
+  alq_status (*alq_engine_trace_write)(alq_engine* engine, const char* dir,
+                                       int32_t step, alq_error* err);
   alq_status (*alq_engine_close)(alq_engine* engine, int64_t timeout_ns,
                                  alq_error* err);
   void (*alq_engine_release)(alq_engine* engine);

@@ -92,6 +92,7 @@ constexpr alq_api kTable = {
     alq_join_enter,
     alq_join_leave,
     alq_engine_report,
+    alq_engine_trace_write,
     alq_engine_close,
     alq_engine_release,
     alq_get_api,

@@ -731,6 +731,15 @@ alq_status alq_engine_report(const alq_engine* engine, char* buf, size_t cap,
   return 0;
 }
 
+alq_status alq_engine_trace_write(alq_engine* engine, const char* dir,
+                                  int32_t step, alq_error* err) {
+  (void)engine;
+  (void)dir;
+  (void)step;
+  (void)err;
+  return 0;
+}
+
 alq_status alq_engine_close(alq_engine* engine, int64_t timeout_ns,
                             alq_error* err) {
   (void)engine;

@@ -96,6 +96,7 @@ static const struct {
     {"alq_join_enter", (any_function)alq_join_enter},
     {"alq_join_leave", (any_function)alq_join_leave},
     {"alq_engine_report", (any_function)alq_engine_report},
+    {"alq_engine_trace_write", (any_function)alq_engine_trace_write},
     {"alq_engine_close", (any_function)alq_engine_close},
     {"alq_engine_release", (any_function)alq_engine_release},
     {"alq_get_api", (any_function)alq_get_api},
@@ -198,6 +199,7 @@ static void check_slots(const alq_api* api) {
   SLOT(alq_join_enter);
   SLOT(alq_join_leave);
   SLOT(alq_engine_report);
+  SLOT(alq_engine_trace_write);
   SLOT(alq_engine_close);
   SLOT(alq_engine_release);
   SLOT(alq_get_api);

@@ -1,4 +1,9 @@
 # alq_python_test(name LABEL label SCRIPT file ARGS ...): a test in Python.
+# The environment of scripts/setup, where there is one: it has numpy.
+if(NOT DEFINED Python3_EXECUTABLE AND
+   EXISTS ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+  set(Python3_EXECUTABLE ${PROJECT_SOURCE_DIR}/.venv/bin/python)
+endif()
 find_package(Python3 3.9 REQUIRED COMPONENTS Interpreter)
 
 function(alq_python_test name)

@@ -10,9 +10,9 @@ target_compile_options(alq_flags INTERFACE
   -fno-math-errno -ffp-contract=off)
 if(ALQ_SANITIZE)
   target_compile_options(alq_flags INTERFACE
-    -fsanitize=${ALQ_SANITIZE} -fno-omit-frame-pointer -g)
+    -fsanitize=${ALQ_SANITIZE} -fno-omit-frame-pointer -g1)
   target_link_options(alq_flags INTERFACE -fsanitize=${ALQ_SANITIZE})
-  if(ALQ_SANITIZE STREQUAL "undefined")
+  if(ALQ_SANITIZE MATCHES "undefined")
     target_compile_options(alq_flags INTERFACE -fno-sanitize-recover=all)
   endif()
 endif()

@@ -41,7 +41,8 @@ struct CopyArgs {
 };
 
 // dst[i] = src[i] * scale, each in its dtype; scale 1 is exact.  The product is
-// formed in f32 unless either side is f64.  dst may equal src if it is no wider.
+// formed in f32 unless either side is f64.  dst may equal src if it is no
+// wider.
 struct CastArgs {
   void* dst;
   const void* src;
@@ -50,7 +51,7 @@ struct CastArgs {
   double scale;
 };
 
-// dst[i] = dst[i] + src[i] in dst's dtype (src converted first; dst f32 or f64).
+// dst[i] = dst[i] + src[i] in dst's dtype: f32 or f64; src converted first.
 struct AccumulateArgs {
   void* dst;
   const void* src;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include <nlohmann/json.hpp>
 
 namespace gpt {
@@ -165,6 +167,17 @@ double Engine::exposed_seconds() const {
   if (!json.is_object()) return 0;
   return json.value("exposed_gather_s", 0.0) +
          json.value("exposed_reduce_s", 0.0);
+}
+
+void Engine::write_trace(const std::string& folder) {
+  std::error_code failed;
+  std::filesystem::create_directories(folder, failed);
+  if (failed) {
+    throw Error(fmt::format("--trace {}: {}", folder, failed.message()));
+  }
+  Status status;
+  status.check(
+      alq_engine_trace_write(engine_.get(), folder.c_str(), -1, status));
 }
 
 void Engine::close() {

@@ -33,6 +33,8 @@ class Engine final : public Host {
   double exposed_seconds() const;  // of the last step
   alq_engine* handle() const { return engine_.get(); }
   int64_t param(size_t index) const { return params_[index]; }  // its id
+  // Collective: the recorder's last steps of all ranks as files.
+  void write_trace(const std::string& folder);
   void close();
 
  private:

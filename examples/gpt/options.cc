@@ -127,6 +127,9 @@ void add_parallel(CLI::App& app, Options& o) {
 
 void add_output(CLI::App& app, Options& o) {
   app.add_option("--json", o.json, "write one JSON object per step here");
+  app.add_option("--trace", o.trace,
+                 "write trace.json (Perfetto) and timeline.svg of the last "
+                 "steps into this folder");
   app.add_flag("--hash", o.hash, "print a hash of all weights at the end");
   add_choice(app, "--progress", o.progress, kProgress, "how to show progress");
 }

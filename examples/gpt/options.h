@@ -36,6 +36,7 @@ struct Options {
   bool threads = false;
 
   std::string json;
+  std::string trace;  // folder; empty: none
   bool hash = false;
   Progress progress = Progress::kAuto;
 

@@ -208,6 +208,8 @@ void Trainer::introduce() {
 Summary Trainer::summarize(double elapsed) {
   Summary s;
   s.seconds = elapsed;
+  // Before the last look at held-out text, which is no step.
+  if (!o_.trace.empty()) engine_.write_trace(o_.trace);
   s.held_out = held_out_loss();
   s.ranks = session_.size();
   s.params = layout_.count();

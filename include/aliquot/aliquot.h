@@ -187,7 +187,9 @@ typedef struct alq_open_desc {
   const char* store_address; /* "host:port"; rank 0 listens */
   const char* store_secret;  /* shared secret, 1 to 256 bytes */
   const char* world_name;    /* LOCAL: same name = same world.  Labels jobs */
-  const char* hints;         /* "key=value;..."; unknown keys are refused */
+  /* "key=value;..."; unknown keys are refused.  throttle_mb_per_s=N: queued
+   * operations take as long as on a wire of N MB/s, to show overlap. */
+  const char* hints;
   int64_t timeout_ns;        /* default deadline of every call; 0: 300 s */
   double time_scale;         /* multiplies every detector constant; 0: 1 */
 } alq_open_desc;
@@ -916,6 +918,16 @@ ALQ_API alq_status alq_join_leave(alq_engine* engine, alq_error* err);
  * Thread: handle.  Blocks: never. */
 ALQ_API alq_status alq_engine_report(const alq_engine* engine, char* buf,
                                      size_t cap, size_t* need, alq_error* err);
+
+/* Writes what the always-on recorder kept of the last steps, of all ranks, into
+ * an existing directory: trace.json (Perfetto) and timeline.svg (one step; step
+ * -1: the last whole one; steps count from 0), by the first rank, and
+ * rank-N.json by each.  Ranks of one host share a clock, so no offset applies.
+ * Errors: NOT_FOUND, PERMISSION_DENIED and others of the file system, on the
+ *   rank that met them.
+ * Thread: collective.  Blocks: until deadline. */
+ALQ_API alq_status alq_engine_trace_write(alq_engine* engine, const char* dir,
+                                          int32_t step, alq_error* err);
 
 /* Thread: collective.  Blocks: until deadline. */
 ALQ_API alq_status alq_engine_close(alq_engine* engine, int64_t timeout_ns,

@@ -29,9 +29,9 @@ struct AccumulateBody {
 template <typename To, typename From>
 void accumulate_typed(const AccumulateArgs& a) {
   const TagFor<To, From> d;
-  for_each_vector(d, a.count,
-                  AccumulateBody<To, From>{static_cast<To*>(a.dst),
-                                           static_cast<const From*>(a.src)});
+  To* dst = static_cast<To*>(a.dst);
+  const From* src = static_cast<const From*>(a.src);
+  for_each_vector(d, dst, a.count, AccumulateBody<To, From>{dst, src});
 }
 
 template <typename To>

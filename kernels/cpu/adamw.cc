@@ -62,7 +62,7 @@ void adamw_typed(const AdamWArgs& a) {
                            static_cast<T>(a.eps)};
   const hn::ScalableTag<T> d;
   for_each_vector(
-      d, a.count,
+      d, static_cast<const T*>(a.master), a.count,
       AdamWBody<T, Grad, Model>{c, static_cast<T*>(a.master),
                                 static_cast<Model*>(a.model),
                                 static_cast<const Grad*>(a.grad),

@@ -43,13 +43,13 @@ void cast_typed(const CastArgs& a) {
   constexpr bool kF64 =
       std::is_same_v<To, double> || std::is_same_v<From, double>;
   using T = std::conditional_t<kF64, double, float>;
-  const hn::ScalableTag<T> d;
+  const TagFor<T, To, From> d;
   To* dst = static_cast<To*>(a.dst);
   const From* src = static_cast<const From*>(a.src);
   if (a.scale == 1.0) {
-    for_each_vector(d, a.count, CastBody<To, From>{dst, src});
+    for_each_vector(d, dst, a.count, CastBody<To, From>{dst, src});
   } else {
-    for_each_vector(d, a.count,
+    for_each_vector(d, dst, a.count,
                     ScaleBody<T, To, From>{dst, src, static_cast<T>(a.scale)});
   }
 }

@@ -21,7 +21,7 @@ void fill(uint8_t* dst, size_t bytes, uint64_t pattern) {
   size_t i = 0;
 #if HWY_TARGET != HWY_SCALAR
   namespace hn = hwy::HWY_NAMESPACE;
-  const hn::ScalableTag<uint64_t> d;
+  const hn::CappedTag<uint64_t, 4> d;
   const auto lanes = hn::Set(d, pattern);
   const size_t step = hn::Lanes(d) * sizeof(uint64_t);
   for (; i + step <= bytes; i += step) {

@@ -15,13 +15,19 @@ inline constexpr int64_t kNormBlockF32 = 2048;
 inline constexpr int64_t kNormBlockF64 = 1024;
 
 struct NormBlock {
-  // The sum of slice j is sum[j] * 2^(top - kSliceBits * (j + 1)).
+  // The sum of squares is the sum over j < parts of sum[j] * 2^exponent[j].
   int64_t sum[kMaxSlices];
-  int slices;
-  int c;         // class
-  int top;       // every square is below 2^top
-  int grid_top;  // the same after scaling
-  bool irregular;
+  int exponent[kMaxSlices];
+  int parts;
+  int c;           // class
+  bool irregular;  // nothing was summed: go element by element
+};
+
+// The bits of a block: every element is a multiple of 2^low, below 2^high.
+struct Grid {
+  int low, high;
+
+  int width() const { return high - low; }
 };
 
 inline constexpr int slices_for(int bits) {
@@ -31,9 +37,7 @@ inline constexpr int slices_for(int bits) {
 // 2^exponent in the range of f64, denormals included.
 inline double power_of_two(int exponent) { return std::ldexp(1.0, exponent); }
 
-// Adding and taking away this rounds to the unit of slice j.
-inline double slice_magic(int grid_top, int j) {
-  return std::ldexp(1.5, grid_top - kSliceBits * (j + 1) + 52);
-}
+// Adding and taking away this rounds to a multiple of 2^unit.
+inline double rounding_term(int unit) { return std::ldexp(1.5, unit + 52); }
 
 }  // namespace aliquot::kernels

@@ -18,8 +18,7 @@ namespace HWY_NAMESPACE {
 
 struct Sum {
   template <class D>
-  static HWY_INLINE hn::Vec<D> combine(D d, hn::Vec<D> acc, hn::Vec<D> x) {
-    (void)d;
+  static HWY_INLINE hn::Vec<D> combine(D, hn::Vec<D> acc, hn::Vec<D> x) {
     return hn::Add(acc, x);
   }
 };
@@ -44,48 +43,85 @@ struct Max {
   }
 };
 
-// kSources 0: any number.
-template <class Op, typename T, typename In, typename Out, int64_t kSources>
-struct ReduceBody {
-  Out* dst;
-  const void* const* srcs;
-  int64_t n;
+template <typename T>
+struct Finish {
   T scale;
   bool add, scaled;
+};
+
+// The sources, with their number fixed or not (0).
+template <typename In, int64_t kSources>
+struct Sources {
+  explicit Sources(const ReduceArgs& a) {
+    for (int64_t k = 0; k < kSources; ++k) {
+      pointers[k] = static_cast<const In*>(a.srcs[k]);
+    }
+  }
+  HWY_INLINE const In* at(int64_t k) const { return pointers[k]; }
+  HWY_INLINE int64_t count() const { return kSources; }
+
+  const In* pointers[kSources];
+};
+template <typename In>
+struct Sources<In, 0> {
+  explicit Sources(const ReduceArgs& a) : pointers(a.srcs), n(a.n) {}
+  HWY_INLINE const In* at(int64_t k) const {
+    return static_cast<const In*>(pointers[k]);
+  }
+  HWY_INLINE int64_t count() const { return n; }
+
+  const void* const* pointers;
+  int64_t n;
+};
+
+template <class Op, typename T, typename Out, class From>
+struct ReduceBody {
+  Out* dst;
+  From srcs;
+  Finish<T> finish;
 
   template <class D, class Access>
   HWY_INLINE void operator()(D d, size_t i, Access access) const {
-    const int64_t sources = kSources != 0 ? kSources : n;
-    auto acc = access.get(d, static_cast<const In*>(srcs[0]) + i);
-    for (int64_t k = 1; k < sources; ++k) {
-      acc = Op::combine(d, acc,
-                        access.get(d, static_cast<const In*>(srcs[k]) + i));
+    auto acc = access.get(d, srcs.at(0) + i);
+    for (int64_t k = 1; k < srcs.count(); ++k) {
+      acc = Op::combine(d, acc, access.get(d, srcs.at(k) + i));
     }
     if constexpr (hwy::IsFloat<T>()) {
-      if (scaled) acc = hn::Mul(acc, hn::Set(d, scale));
+      if (finish.scaled) acc = hn::Mul(acc, hn::Set(d, finish.scale));
     }
-    if (add) acc = hn::Add(access.get(d, dst + i), acc);
+    if (finish.add) acc = hn::Add(access.get(d, dst + i), acc);
     if constexpr (hwy::IsFloat<T>()) acc = canonical_lanes(d, acc);
     access.put(acc, d, dst + i);
   }
 };
 
+template <class Op, typename T, typename In, typename Out, int64_t kSources,
+          class D>
+void reduce_sources(D d, const ReduceArgs& a) {
+  const bool scaled = hwy::IsFloat<T>() && a.op == ALQ_SUM && a.scale != 1.0;
+  const T scale = scaled ? static_cast<T>(a.scale) : T{1};
+  const Finish<T> finish = {scale, a.add != 0, scaled};
+  using From = Sources<In, kSources>;
+  Out* dst = static_cast<Out*>(a.dst);
+  const ReduceBody<Op, T, Out, From> body = {dst, From(a), finish};
+  for_each_vector(d, dst, a.count, body);
+}
+
 template <class Op, typename T, typename In, typename Out>
 void reduce_typed(const ReduceArgs& a) {
   const TagFor<T, In, Out> d;
-  const T scale = static_cast<T>(a.scale);
-  const bool scaled = hwy::IsFloat<T>() && a.op == ALQ_SUM && a.scale != 1.0;
-  Out* dst = static_cast<Out*>(a.dst);
-  if (a.n == 2) {
-    const void* const srcs[2] = {a.srcs[0], a.srcs[1]};
-    for_each_vector(
-        d, a.count,
-        ReduceBody<Op, T, In, Out, 2>{dst, srcs, 2, scale, a.add != 0, scaled});
-  } else {
-    for_each_vector(d, a.count,
-                    ReduceBody<Op, T, In, Out, 0>{dst, a.srcs, a.n, scale,
-                                                  a.add != 0, scaled});
+  if (a.n == 2) return reduce_sources<Op, T, In, Out, 2>(d, a);
+  // Whole vectors: with more sources the loop is no longer a mere stream.
+  constexpr bool kWithF64 =
+      std::is_same_v<In, double> || std::is_same_v<Out, double>;
+  const typename ComputeTag<T, false, kWithF64>::type whole;
+  if constexpr (std::is_same_v<Op, Sum> && std::is_same_v<In, Out> &&
+                hwy::IsFloat<T>()) {
+    if (a.n == 3) return reduce_sources<Op, T, In, Out, 3>(whole, a);
+    if (a.n == 4) return reduce_sources<Op, T, In, Out, 4>(whole, a);
+    if (a.n == 8) return reduce_sources<Op, T, In, Out, 8>(whole, a);
   }
+  reduce_sources<Op, T, In, Out, 0>(whole, a);
 }
 
 template <typename T, typename In, typename Out>

@@ -56,7 +56,7 @@ void sgd_typed(const SgdArgs& a) {
                          a.first != 0,
                          a.momentum_buffer != nullptr};
   const hn::ScalableTag<T> d;
-  for_each_vector(d, a.count,
+  for_each_vector(d, static_cast<const T*>(a.master), a.count,
                   SgdBody<T, Grad>{c, static_cast<T*>(a.master),
                                    static_cast<const Grad*>(a.grad),
                                    static_cast<T*>(a.momentum_buffer)});

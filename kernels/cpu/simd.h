@@ -4,10 +4,13 @@
 // dispatch needs libhwy, ours (dispatch.h) does not.
 #pragma once
 
-#if defined(__x86_64__)
+#if defined(ALQ_ONE_SIMD_TARGET)
+// Sanitizer builds: all targets are the same source, one is enough there.
+#define HWY_COMPILE_ONLY_STATIC
+#elif defined(__x86_64__)
 #define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL)
 // Not used by any kernel, so not asked of the CPU.
 #define HWY_DISABLE_PCLMUL_AES
-#elif !defined(HWY_COMPILE_ONLY_STATIC)
+#else
 #define HWY_COMPILE_ONLY_STATIC
 #endif

@@ -1,4 +1,6 @@
 // alq_open and what hangs off a context directly.
+#include <algorithm>
+#include <charconv>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -32,12 +34,6 @@ Status check_desc(const alq_open_desc& desc) {
                       "known here; leave both zero",
                       desc.flags);
   }
-  if (desc.hints != nullptr && desc.hints[0] != 0) {
-    return make_error(ALQ_INVALID_ARGUMENT,
-                      "alq_open_desc.hints \"{}\": there are no hints in this "
-                      "version",
-                      desc.hints);
-  }
   if (desc.timeout_ns < 0 || !(desc.time_scale >= 0) || desc.time_scale > 1e6) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "alq_open_desc: timeout_ns {} and time_scale {} must not "
@@ -50,6 +46,31 @@ Status check_desc(const alq_open_desc& desc) {
                                             : ALQ_INVALID_ARGUMENT,
         "device type {} is not in this build; it has the CPU ({})",
         desc.device_type, ALQ_DEVICE_CPU);
+  }
+  return {};
+}
+
+// "key=value;..." into the context.
+Status read_hints(const char* hints, Context* context) {
+  std::string_view rest = hints == nullptr ? "" : hints;
+  while (!rest.empty()) {
+    std::string_view item = rest.substr(0, rest.find(';'));
+    rest.remove_prefix(std::min(item.size() + 1, rest.size()));
+    constexpr std::string_view kThrottle = "throttle_mb_per_s=";
+    double value = 0;
+    if (item.starts_with(kThrottle)) {
+      std::string_view text = item.substr(kThrottle.size());
+      auto [end, ec] =
+          std::from_chars(text.data(), text.data() + text.size(), value);
+      if (ec != std::errc() || end != text.data() + text.size()) value = 0;
+    }
+    if (!(value > 0) || value > 1e9) {
+      return make_error(ALQ_INVALID_ARGUMENT,
+                        "hint \"{}\": the only hint is throttle_mb_per_s=N, N "
+                        "above 0",
+                        item);
+    }
+    context->throttle_bytes_per_s = value * 1e6;
   }
   return {};
 }
@@ -137,6 +158,7 @@ Result<std::shared_ptr<ContextState>> open(const alq_open_desc& desc) {
   context.local_size = place.local_size;
   if (desc.time_scale > 0) context.time_scale = desc.time_scale;
   if (desc.timeout_ns > 0) context.timeout_ns = desc.timeout_ns;
+  ALQ_TRY(read_hints(desc.hints, &context));
   if (const char* fault = std::getenv("ALIQUOT_FAULT"); fault != nullptr) {
     ALQ_TRY(context.faults.arm(fault));
   }

@@ -311,6 +311,17 @@ alq_status alq_engine_report(const alq_engine* engine, char* buf, size_t cap,
   });
 }
 
+alq_status alq_engine_trace_write(alq_engine* engine, const char* dir,
+                                  int32_t step, alq_error* err) {
+  return guard(err, [&]() -> Status {
+    ALQ_ASSIGN(EngineState * state, resolve(engine));
+    if (dir == nullptr || dir[0] == 0) {
+      return make_error(ALQ_INVALID_ARGUMENT, "the trace needs a directory");
+    }
+    return state->engine->trace_write(dir, step);
+  });
+}
+
 alq_status alq_engine_close(alq_engine* engine, int64_t timeout_ns,
                             alq_error* err) {
   return guard(err, [&]() -> Status {

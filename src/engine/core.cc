@@ -215,7 +215,8 @@ CoreError Core::unit_begin(int32_t unit, int32_t pass, bool lend) {
     }
   }
 
-  follow_trace(unit);
+  bool held = units_[at(unit)].holds > 0;
+  if (!held) follow_trace(unit);
   ++units_[at(unit)].open[pass];
   for (int32_t b : bundles) {
     BundleState& state = bundles_[at(b)];
@@ -231,7 +232,7 @@ CoreError Core::unit_begin(int32_t unit, int32_t pass, bool lend) {
       }
     }
   }
-  prefetch();
+  if (!held) prefetch();
   return {};
 }
 
@@ -241,7 +242,7 @@ CoreError Core::unit_end(int32_t unit, int32_t pass) {
   // A bundle that is no longer needed stays until its slot is: a later begin
   // may still find it.
   --units_[at(unit)].open[pass];
-  prefetch();
+  if (units_[at(unit)].holds == 0) prefetch();
   return {};
 }
 
@@ -307,7 +308,7 @@ CoreError Core::microbatch_end() {
     }
   }
   Trace& trace = traces_[mode_ == ALQ_EVAL];
-  std::swap(trace.order, trace.recording);
+  if (!trace.recording.empty()) std::swap(trace.order, trace.recording);
   in_microbatch_ = false;
   return {};
 }

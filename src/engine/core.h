@@ -15,7 +15,8 @@
 // looks ahead in the last recorded order and gathers the next `prefetch` absent
 // bundles whose slots are free, stopping at the first that is not: it waits, it
 // never reorders.  A begin that departs from the order re-finds its place and
-// counts as a repair.
+// counts as a repair.  Passes of a held unit leave no trace and prefetch nothing:
+// ranks may run different numbers of them.
 //
 // Gradients.  A bundle collects in one window per microbatch; when its last
 // trainable parameter is ready it reduces.  Gradient slots are shared too.

@@ -186,7 +186,7 @@ Status Engine::commit(void* slab) {
   }
   ALQ_ASSIGN(executor_,
              Executor::create(context_, device_, groups_, &model_, &plan_,
-                              &config_, slab, deadline()));
+                              &config_, &recorder_, slab, deadline()));
   ALQ_ASSIGN(scalars_, device_->allocate(sizeof(kernels::StepScalars),
                                          "step scalars"));
   core_ = std::make_unique<Core>(plan_.core_shape(model_));
@@ -197,6 +197,8 @@ Status Engine::commit(void* slab) {
       arrays.params.push_back(executor_->param(p));
       arrays.grads.push_back(trainable ? executor_->grad(p) : nullptr);
     }
+    unit_names_.push_back(recorder_.name(unit.name));
+    computing_.push_back({});
     arrays.no_grads.assign(unit.params.size(), nullptr);
     arrays.betas.assign(unit.params.size(), 0);
     views_.push_back(std::move(arrays));
@@ -241,6 +243,7 @@ std::string Engine::report() const {
     j["exposed_reduce_s"] = static_cast<double>(exposed.reduce_ns) * 1e-9;
     j["late_gathers"] = exposed.late_gathers;
     j["slow_gathers"] = exposed.slow_gathers;
+    j["small_gathers"] = exposed.small_gathers;
     j["grad_slot_waits"] = exposed.slot_waits;
     j["order_repairs"] = core_->repairs();
     j["prefetches"] = core_->prefetches();

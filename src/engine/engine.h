@@ -2,6 +2,7 @@
 // owns the model, the plan, the core and the executor.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
 #include <vector>
@@ -58,6 +59,8 @@ class Engine {
               alq_step_report* report);
 
   std::string report() const;
+  // trace.cc
+  Status trace_write(const std::string& dir, int32_t step);
   Status close(Deadline deadline);
   Device* device() const { return device_.get(); }
 
@@ -83,6 +86,8 @@ class Engine {
   Status explain(const CoreError& error, const char* call, int32_t unit,
                  int32_t pass) const;
   Status act(Stream* stream);
+  void open_compute(int32_t unit, int32_t pass);
+  void close_compute(int32_t unit, int32_t pass);
   void fill_view(int32_t unit, int32_t pass, alq_unit_view* view);
   Status copy_into(int32_t unit, Stream* stream, void* const* into);
 
@@ -116,6 +121,10 @@ class Engine {
   Plan plan_;
   bool planned_ = false, committed_ = false, closed_ = false;
   DataGroups groups_;
+  trace::Recorder recorder_;
+  std::vector<int32_t> unit_names_;  // in the recorder
+  // Open compute span per unit and pass, or null.
+  std::vector<std::array<trace::Span*, ALQ_PASS_B + 1>> computing_;
   std::unique_ptr<Core> core_;
   std::unique_ptr<Executor> executor_;
   std::vector<UnitViewArrays> views_;

@@ -10,16 +10,19 @@ namespace {
 
 size_t at_index(int32_t i) { return static_cast<size_t>(i); }
 
+// Below this a gather is mostly latency: merging units would help.
+constexpr int64_t kSmallBytes = 64 << 10;
+
 }  // namespace
 
 Result<std::unique_ptr<Executor>> Executor::create(
     std::shared_ptr<Context> context, std::shared_ptr<Device> device,
     DataGroups groups, const Model* model, const Plan* plan,
-    const EngineConfig* config, void* slab, Deadline deadline) {
-  std::unique_ptr<Executor> e(new Executor(std::move(context),
-                                           std::move(device),
-                                           std::move(groups), model, plan,
-                                           config));
+    const EngineConfig* config, trace::Recorder* recorder, void* slab,
+    Deadline deadline) {
+  std::unique_ptr<Executor> e(
+      new Executor(std::move(context), std::move(device), std::move(groups),
+                   model, plan, config, recorder));
   ALQ_ASSIGN(e->memory_,
              EngineMemory::create(*plan, e->device_.get(),
                                   e->groups_.gather.get(), slab, deadline));
@@ -34,6 +37,7 @@ Result<std::unique_ptr<Executor>> Executor::create(
     ALQ_ASSIGN(events.written, e->device_->create_event());
     ALQ_ASSIGN(events.read, e->device_->create_event());
     e->events_.push_back(std::move(events));
+    e->names_.push_back(recorder->name(model->bundles[b].name));
     e->bases_.emplace_back();
     e->counts_.emplace_back();
     for (const Segment& segment : model->bundles[b].segments) {
@@ -122,6 +126,10 @@ Status Executor::gather(int32_t bundle, Stream* caller, bool prefetched) {
   ALQ_TRY(device_->record(*events.read, caller));
   Deadline none = context_->deadline(0);
   ALQ_TRY(device_->wait(gather_stream_.get(), *events.read, none));
+  int64_t bytes = gather_bytes(plan_, bundle);
+  ALQ_ASSIGN(trace::Span * span,
+             begin_span(trace::Lane::kGather, bundle, bytes,
+                        gather_stream_.get()));
   const std::vector<SegmentPlan>& segments =
       plan_.bundles[at_index(bundle)].segments;
   for (size_t s = 0; s < segments.size(); ++s) {
@@ -140,7 +148,8 @@ Status Executor::gather(int32_t bundle, Stream* caller, bool prefetched) {
   }
   events.prefetched = prefetched;
   ++traffic_.gathers;
-  traffic_.gather_bytes += gather_bytes(plan_, bundle);
+  traffic_.gather_bytes += bytes;
+  ALQ_TRY(end_span(span, gather_stream_.get()));
   return device_->record(*events.gathered, gather_stream_.get());
 }
 
@@ -155,9 +164,49 @@ Status Executor::await(int32_t bundle, Stream* caller, Deadline deadline) {
   }
   int64_t begin = now_ns();
   Status status = device_->wait(nullptr, *events.gathered, deadline);
-  exposed_.gather_ns += now_ns() - begin;
-  ++(events.prefetched ? exposed_.slow_gathers : exposed_.late_gathers);
+  int64_t end = now_ns();
+  exposed_.gather_ns += end - begin;
+  trace::Cause cause = trace::Cause::kLateLaunch;
+  if (events.prefetched) {
+    bool small = gather_bytes(plan_, bundle) < kSmallBytes;
+    cause = small ? trace::Cause::kSmallMessage : trace::Cause::kLink;
+    ++exposed_.slow_gathers;
+    exposed_.small_gathers += small ? 1 : 0;
+  } else {
+    ++exposed_.late_gathers;
+  }
+  record_wait(bundle, begin, end, cause);
   return status;
+}
+
+Result<trace::Span*> Executor::begin_span(trace::Lane lane, int32_t bundle,
+                                          int64_t bytes, Stream* stream) {
+  trace::Span span;
+  span.lane = lane;
+  span.bytes = bytes;
+  span.step = step_;
+  span.name = names_[at_index(bundle)];
+  trace::Span* slot = recorder_.add(span);
+  ALQ_TRY(launch(stream, kernels::OpCode::kStamp,
+                 kernels::StampArgs{&slot->begin}));
+  return slot;
+}
+
+Status Executor::end_span(trace::Span* span, Stream* stream) {
+  return launch(stream, kernels::OpCode::kStamp,
+                kernels::StampArgs{&span->end});
+}
+
+void Executor::record_wait(int32_t bundle, int64_t begin, int64_t end,
+                           trace::Cause cause) {
+  trace::Span span;
+  span.begin = begin;
+  span.end = end;
+  span.lane = trace::Lane::kWait;
+  span.cause = cause;
+  span.step = step_;
+  span.name = bundle < 0 ? -1 : names_[at_index(bundle)];
+  recorder_.add(span);
 }
 
 Status Executor::open_grads(int32_t bundle, Stream* caller,
@@ -169,7 +218,9 @@ Status Executor::open_grads(int32_t bundle, Stream* caller,
     if (!device_->done(reduced)) {
       int64_t begin = now_ns();
       ALQ_TRY(device_->wait(caller, reduced, deadline));
-      exposed_.reduce_ns += now_ns() - begin;
+      int64_t end = now_ns();
+      exposed_.reduce_ns += end - begin;
+      record_wait(user, begin, end, trace::Cause::kBufferRecycle);
       ++exposed_.slot_waits;
     }
   }
@@ -203,7 +254,9 @@ Status Executor::drain(Deadline deadline) {
   int64_t begin = now_ns();
   ALQ_TRY(device_->synchronize(*gather_stream_, deadline));
   ALQ_TRY(device_->synchronize(*reduce_stream_, deadline));
-  exposed_.reduce_ns += now_ns() - begin;
+  int64_t end = now_ns();
+  exposed_.reduce_ns += end - begin;
+  record_wait(-1, begin, end, trace::Cause::kDrain);
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include "comm/group.h"
 #include "engine/memory.h"
 #include "engine/plan.h"
+#include "trace/recorder.h"
 
 namespace aliquot::engine {
 
@@ -30,8 +31,9 @@ struct MicrobatchPlace {
 // last reset.
 struct ExposedTime {
   int64_t gather_ns = 0, reduce_ns = 0;
-  int64_t late_gathers = 0;  // waited for a gather that was not prefetched
-  int64_t slow_gathers = 0;  // prefetched, and still not there
+  int64_t late_gathers = 0;   // waited for a gather that was not prefetched
+  int64_t slow_gathers = 0;   // prefetched, and still not there
+  int64_t small_gathers = 0;  // of those, too small to be more than latency
   int64_t slot_waits = 0;    // a gradient slot was still being reduced
 };
 
@@ -51,7 +53,8 @@ class Executor {
   static Result<std::unique_ptr<Executor>> create(
       std::shared_ptr<Context> context, std::shared_ptr<Device> device,
       DataGroups groups, const Model* model, const Plan* plan,
-      const EngineConfig* config, void* slab, Deadline deadline);
+      const EngineConfig* config, trace::Recorder* recorder, void* slab,
+      Deadline deadline);
 
   // Executes and clears the actions.
   Status run(std::vector<Action>* actions, Stream* caller,
@@ -74,6 +77,8 @@ class Executor {
   const Traffic& traffic() const { return traffic_; }
   BadGradient bad_gradient() const;
   void reset_counters();
+  // Spans from now on belong to this step.
+  void set_step(int32_t step) { step_ = step; }
 
  private:
   struct BundleEvents {
@@ -83,10 +88,10 @@ class Executor {
 
   Executor(std::shared_ptr<Context> context, std::shared_ptr<Device> device,
            DataGroups groups, const Model* model, const Plan* plan,
-           const EngineConfig* config)
+           const EngineConfig* config, trace::Recorder* recorder)
       : context_(std::move(context)), device_(std::move(device)),
         groups_(std::move(groups)), model_(*model), plan_(*plan),
-        config_(*config) {}
+        config_(*config), recorder_(*recorder) {}
 
   Status execute(const Action& action, Stream* caller, Deadline deadline);
   Status evict(int32_t bundle);
@@ -106,6 +111,12 @@ class Executor {
   void count_reduction(int32_t bundle);
   Status check_finite(int32_t bundle, size_t segment);
   Status zero_gaps(int32_t bundle, Stream* caller);
+  // A span that the stream begins and ends when it gets there.
+  Result<trace::Span*> begin_span(trace::Lane lane, int32_t bundle,
+                                  int64_t bytes, Stream* stream);
+  Status end_span(trace::Span* span, Stream* stream);
+  void record_wait(int32_t bundle, int64_t begin, int64_t end,
+                   trace::Cause cause);
   Status fill(Stream* stream, void* dst, int64_t bytes, bool nan);
   template <typename Args>
   Status launch(Stream* stream, kernels::OpCode op, const Args& args) {
@@ -118,6 +129,8 @@ class Executor {
   const Model& model_;
   const Plan& plan_;
   const EngineConfig& config_;
+  trace::Recorder& recorder_;
+  std::vector<int32_t> names_;  // of bundles, in the recorder
   EngineMemory memory_;
   std::shared_ptr<Stream> gather_stream_, reduce_stream_;
   std::vector<BundleEvents> events_;
@@ -128,6 +141,7 @@ class Executor {
   // Smallest non-finite element per microbatch, written by kernels.
   std::vector<int64_t> bad_;
   MicrobatchPlace place_;
+  int32_t step_ = 0;
   ExposedTime exposed_;
   Traffic traffic_;
 };

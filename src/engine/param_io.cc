@@ -60,7 +60,7 @@ Result<Engine::Part> Engine::part_of(int32_t id, int32_t what) const {
                       param.trainable ? "trainable" : "frozen",
                       what_name(what), what);
   }
-  part.whole = p.own == p.count;
+  part.whole = !p.split;
   int64_t from = std::max(p.begin, param.offset);
   int64_t to = std::min(p.begin + p.own, param.offset + param.count);
   part.begin = std::clamp<int64_t>(from - param.offset, 0, param.count);

@@ -189,6 +189,7 @@ Status Planner::choose_dtypes() {
       bool part = owns_part(seg);
       p.begin = part ? seg.shard_begin(plan_.axes.shard_index) : 0;
       p.own = part ? seg.shard_count(plan_.axes.shard_index) : seg.count;
+      p.split = part;
       p.gathered = part && !plan_.map;
       plan_.bundles[b].gathers = plan_.bundles[b].gathers || p.gathered;
       if (!seg.trainable) continue;

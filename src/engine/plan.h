@@ -51,6 +51,7 @@ struct SegmentPlan {
   Dtype state_dtype = 0;
   int64_t count = 0;                // full
   int64_t begin = 0, own = 0;       // own part
+  bool split = false;               // each rank owns a part (maybe all, or none)
   bool gathered = false;            // full comes from a gather
   Region full;                      // gathered parameters, what the host reads
   Region shard;                     // own part at rest; inside full or apart

@@ -17,6 +17,9 @@ Status Executor::reduce(int32_t bundle, Stream* caller) {
   ALQ_TRY(device_->wait(reduce_stream_.get(), *events.written,
                         context_->deadline(0)));
   const BundlePlan& b = plan_.bundles[static_cast<size_t>(bundle)];
+  ALQ_ASSIGN(trace::Span * span,
+             begin_span(trace::Lane::kReduce, bundle,
+                        reduce_bytes(plan_, bundle), reduce_stream_.get()));
   for (size_t s = 0; s < b.segments.size(); ++s) {
     if (b.segments[s].grad_dtype == 0) continue;
     ALQ_TRY(check_finite(bundle, s));
@@ -33,6 +36,7 @@ Status Executor::reduce(int32_t bundle, Stream* caller) {
     }
   }
   count_reduction(bundle);
+  ALQ_TRY(end_span(span, reduce_stream_.get()));
   return device_->record(*events.reduced, reduce_stream_.get());
 }
 

@@ -120,6 +120,9 @@ Status Engine::microbatch_begin(int32_t mode, double weight, bool last,
                       "engine {}: mode {} is neither TRAIN nor EVAL", name_,
                       mode);
   }
+  if (core_->in_microbatch()) {
+    return explain({CoreCode::kInMicrobatch}, "microbatch_begin", -1, 0);
+  }
   bool train = mode == ALQ_TRAIN;
   if (train && (!std::isfinite(weight) || weight < 0)) {
     return make_error(ALQ_INVALID_ARGUMENT,
@@ -142,7 +145,10 @@ Status Engine::microbatch_begin(int32_t mode, double weight, bool last,
   training_ = train;
   gathered_since_sync_ = true;
   if (train) {
-    if (microbatch_ == 0) executor_->reset_counters();
+    if (microbatch_ == 0) {
+      executor_->reset_counters();
+      executor_->set_step(static_cast<int32_t>(steps_));
+    }
     ++microbatch_;
     last_ = last;
     weight_sum_ += weight;
@@ -213,6 +219,7 @@ Status Engine::unit_begin(int32_t unit, int32_t pass, Stream* stream,
   ALQ_TRY(act(stream));
   if (into) ALQ_TRY(copy_into(unit, stream, view->into));
   fill_view(unit, pass, view);
+  open_compute(unit, pass);
   return {};
 }
 
@@ -225,6 +232,7 @@ Status Engine::unit_end(int32_t unit, int32_t pass, Stream* stream) {
   }
   CoreError error = core_->unit_end(unit, pass);
   if (!error.ok()) return explain(error, "unit_end", unit, pass);
+  close_compute(unit, pass);
   return act(stream);
 }
 
@@ -286,6 +294,11 @@ Status Engine::grad_push(int32_t param, const alq_tensor& grad,
 
 Status Engine::microbatch_end(Stream* stream) {
   ALQ_TRY(need_committed("microbatch_end"));
+  for (size_t u = 0; u < computing_.size(); ++u) {
+    for (int32_t pass = ALQ_PASS_F; pass <= ALQ_PASS_B; ++pass) {
+      close_compute(static_cast<int32_t>(u), pass);
+    }
+  }
   CoreError error = core_->microbatch_end();
   if (!error.ok()) return explain(error, "microbatch_end", -1, 0);
   return act(stream);

@@ -165,6 +165,7 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
     return explain({CoreCode::kInMicrobatch}, "step", -1, 0);
   }
   ALQ_TRY(executor_->drain(deadline()));
+  int64_t begin = now_ns();
 
   BadGradient bad = executor_->bad_gradient();
   StepShare mine = {};
@@ -230,6 +231,12 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
     }
   }
   out.step = steps_;
+  trace::Span span;
+  span.begin = begin;
+  span.end = now_ns();
+  span.lane = trace::Lane::kStep;
+  span.step = static_cast<int32_t>(steps_ - (out.skipped == 0 ? 1 : 0));
+  recorder_.add(span);
   clear_step();
   if (report != nullptr) {
     out.struct_size = report->struct_size;

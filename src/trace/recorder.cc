@@ -12,7 +12,8 @@ const char* lane_name(Lane lane) {
 
 const char* cause_name(Cause cause) {
   static constexpr const char* kNames[] = {"", "late launch", "link bound",
-                                           "buffer recycle", "drain"};
+                                           "small message", "buffer recycle",
+                                           "drain"};
   return kNames[static_cast<size_t>(cause)];
 }
 

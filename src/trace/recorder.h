@@ -20,6 +20,7 @@ enum class Cause : int32_t {
   kNone,
   kLateLaunch,     // the gather was not issued ahead
   kLink,           // it was, and was still not there
+  kSmallMessage,   // it was, and is so small that latency is all of it
   kBufferRecycle,  // a gradient slot was still being reduced
   kDrain,          // the step's last reductions
 };
@@ -33,7 +34,7 @@ struct Span {
   Cause cause = Cause::kNone;
   int32_t step = 0;
   int32_t name = -1;           // index of names()
-  int32_t reserved = 0;
+  int32_t root = 0;            // 1: a unit that stays open over others
 };
 
 // One writer at a time per engine; readers copy.

@@ -13,7 +13,7 @@ namespace aliquot::trace {
 
 namespace {
 
-constexpr double kLeft = 110, kWidth = 1180, kLaneHeight = 20, kTop = 64;
+constexpr double kLeft = 160, kWidth = 1180, kLaneHeight = 20, kTop = 64;
 constexpr double kRankGap = 18;
 constexpr Lane kLanes[] = {Lane::kCompute, Lane::kGather, Lane::kReduce};
 
@@ -32,6 +32,7 @@ const char* wait_colour(Cause cause) {
   switch (cause) {
     case Cause::kLateLaunch: return "#d62828";
     case Cause::kLink: return "#f4a261";
+    case Cause::kSmallMessage: return "#e9c46a";
     case Cause::kBufferRecycle: return "#b5179e";
     default: return "#8d99ae";
   }
@@ -49,17 +50,23 @@ int32_t last_common_step(const std::vector<RankTrace>& ranks) {
   return step;
 }
 
-std::string text(double x, double y, const char* style,
-                 const std::string& body) {
+std::string escaped(const std::string& body) {
   std::string safe;
   for (char c : body) {
-    if (c == '<') safe += "&lt;";
-    else if (c == '&') safe += "&amp;";
-    else if (c == '>') safe += "&gt;";
-    else safe += c;
+    switch (c) {
+      case '<': safe += "&lt;"; break;
+      case '>': safe += "&gt;"; break;
+      case '&': safe += "&amp;"; break;
+      default: safe += c;
+    }
   }
+  return safe;
+}
+
+std::string text(double x, double y, const char* style,
+                 const std::string& body) {
   return fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" {}>{}</text>\n", x, y,
-                     style, safe);
+                     style, escaped(body));
 }
 
 std::string rect(double x, double y, double w, double h, const char* fill,
@@ -67,7 +74,7 @@ std::string rect(double x, double y, double w, double h, const char* fill,
   return fmt::format(
       "<rect x=\"{:.2f}\" y=\"{:.1f}\" width=\"{:.2f}\" height=\"{:.1f}\" "
       "fill=\"{}\"><title>{}</title></rect>\n",
-      x, y, std::max(w, 0.4), h, fill, title);
+      x, y, std::max(w, 0.4), h, fill, escaped(title));
 }
 
 std::string legend() {
@@ -79,13 +86,14 @@ std::string legend() {
       {"#9db4d3", "recompute"},      {"#2a9d8f", "gather"},
       {"#e9803a", "reduce"},         {"#6d597a", "step"},
       {"#d62828", "late launch"},    {"#f4a261", "link bound"},
-      {"#b5179e", "buffer recycle"}, {"#8d99ae", "drain"}};
+      {"#e9c46a", "small message"},  {"#b5179e", "buffer recycle"},
+      {"#8d99ae", "drain"}};
   std::string out;
   double x = kLeft;
   for (const Item& item : kItems) {
     out += rect(x, 36, 12, 12, item.fill, item.label);
     out += text(x + 16, 46, "class=\"s\"", item.label);
-    x += 118;
+    x += 107;
   }
   return out;
 }
@@ -120,10 +128,10 @@ std::string timeline_svg(const std::vector<RankTrace>& ranks, int32_t step) {
   for (size_t i = 0; i < ranks.size(); ++i) {
     const RankTrace& r = ranks[i];
     double top = kTop + rank_height * static_cast<double>(i);
-    out += text(12, top + 34, "", fmt::format("rank {}", r.rank));
+    out += text(12, top + 26, "", fmt::format("rank {}", r.rank));
     for (size_t lane = 0; lane < 3; ++lane) {
       double y = top + kLaneHeight * static_cast<double>(lane);
-      out += text(58, y + 14, "class=\"s\"", lane_name(kLanes[lane]));
+      out += text(106, y + 14, "class=\"s\"", lane_name(kLanes[lane]));
       out += rect(kLeft, y + 1, kWidth, kLaneHeight - 2, "#f3f4f6", "");
     }
     std::string waits;
@@ -151,11 +159,13 @@ std::string timeline_svg(const std::vector<RankTrace>& ranks, int32_t step) {
         continue;
       }
       double lane = s.lane == Lane::kGather ? 1 : s.lane == Lane::kReduce ? 2 : 0;
-      out += rect(x, top + lane * kLaneHeight + 2, w, kLaneHeight - 4,
-                  colour(s), title);
+      // A root unit stays open over the others: a thin line above them.
+      double inset = s.root != 0 ? kLaneHeight - 3 : 4;
+      out += rect(x, top + lane * kLaneHeight + (s.root != 0 ? 0 : 3), w,
+                  kLaneHeight - inset, colour(s), title);
     }
     out += waits;
-    out += text(12, top + 50, "class=\"s\"",
+    out += text(12, top + 44, "class=\"s\"",
                 fmt::format("{:.0f}% exposed",
                             100.0 * static_cast<double>(exposed) / span));
   }

@@ -825,6 +825,12 @@ FUNCTIONS = {
         POINTER(c_size_t),  # need
         POINTER(alq_error),  # err
     ]),
+    "alq_engine_trace_write": (c_int32, [
+        c_void_p,  # engine
+        c_char_p,  # dir
+        c_int32,  # step
+        POINTER(alq_error),  # err
+    ]),
     "alq_engine_close": (c_int32, [
         c_void_p,  # engine
         c_int64,  # timeout_ns

@@ -8,7 +8,7 @@
 
 namespace aliquot {
 
-Nonce random_nonce() {
+Nonce handshake_nonce() {
   Nonce out;
   size_t have = 0;
   // Requests up to 256 bytes fail only by interruption while the generator is

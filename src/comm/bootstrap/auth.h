@@ -13,7 +13,7 @@
 namespace aliquot {
 
 // From the kernel's generator.
-Nonce random_nonce();
+Nonce handshake_nonce();
 
 Mac client_proof(std::string_view secret, const Hello& hello,
                  const Challenge& challenge);

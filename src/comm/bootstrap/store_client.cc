@@ -87,7 +87,7 @@ Attempt try_join(const Place& place, const SocketAddress& address,
   Hello hello;
   hello.rank = place.rank;
   hello.size = place.size;
-  hello.nonce = random_nonce();
+  hello.nonce = handshake_nonce();
   a.status = send_all(a.fd.get(), raw(hello), deadline);
   if (!a.status.ok()) return a;
   Result<std::string> bytes =

@@ -10,7 +10,7 @@ StoreConnection::StoreConnection(Fd fd, std::string from)
       from_(std::move(from)),
       opened_(now_ns()),
       last_seen_(opened_) {
-  challenge_.nonce = random_nonce();
+  challenge_.nonce = handshake_nonce();
 }
 
 StoreConnection::Step StoreConnection::handshake(std::string_view secret) {

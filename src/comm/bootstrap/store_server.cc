@@ -1,7 +1,6 @@
 #include "comm/bootstrap/store_server.h"
 
 #include <sys/epoll.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 
@@ -10,7 +9,7 @@
 #include <cerrno>
 
 #include "comm/bootstrap/auth.h"
-#include "comm/bootstrap/missing.h"
+#include "comm/bootstrap/store_listen.h"
 
 namespace aliquot {
 namespace {
@@ -22,38 +21,6 @@ constexpr int64_t kSweepNs = 100'000'000;
 constexpr int64_t kFarewellNs = 1'000'000'000;
 // Beyond one stranger per rank, the oldest makes room.
 constexpr int32_t kSpareStrangers = 128;
-
-Status check_descriptors(int32_t size) {
-  rlimit limit = {};
-  getrlimit(RLIMIT_NOFILE, &limit);
-  rlim_t need = static_cast<rlim_t>(size) + 64;
-  if (limit.rlim_cur >= need) return {};
-  return make_error(ALQ_RESOURCE_EXHAUSTED,
-                    "rank 0 serves {} ranks and needs about {} file "
-                    "descriptors; the limit is {}: raise it (ulimit -n)",
-                    size, need, limit.rlim_cur);
-}
-
-// The first free port of the range, on the first address that works.
-Result<std::pair<Fd, SocketAddress>> bind_first(const StoreAddress& address) {
-  ALQ_ASSIGN(std::vector<SocketAddress> all, resolve(address.host));
-  Status last;
-  for (SocketAddress& candidate : all) {
-    for (int port = address.first; port <= address.last; ++port) {
-      candidate.set_port(static_cast<uint16_t>(port));
-      Result<Fd> fd = listen_on(candidate);
-      if (fd.ok()) return std::pair(std::move(*fd), candidate);
-      last = fd.status();
-    }
-  }
-  const char* hint =
-      last.native_code() == EADDRNOTAVAIL
-          ? "rank 0 must run on the host that the address names"
-          : "another job or another rank 0 may be using it: choose another";
-  return make_error(last.code(), "rank 0 cannot open the store: {}; {}",
-                    last.message(), hint)
-      .with_native(last.domain(), last.native_code());
-}
 
 }  // namespace
 
@@ -72,16 +39,16 @@ StoreServer::StoreServer(const Place& place, Fd listener, Fd epoll,
 Result<std::unique_ptr<StoreServer>> StoreServer::listen(const Place& place) {
   ALQ_TRY(check_descriptors(place.size));
   ALQ_ASSIGN(StoreAddress address, parse_store_address(place.address));
-  ALQ_ASSIGN(auto bound, bind_first(address));
+  ALQ_ASSIGN(Listener bound, bind_first(address));
   Fd epoll(epoll_create1(EPOLL_CLOEXEC));
   if (!epoll)
     return errno_error(ALQ_RESOURCE_EXHAUSTED, "epoll_create1", errno);
   epoll_event event = {};
   event.events = EPOLLIN;
-  event.data.fd = bound.first.get();
-  epoll_ctl(epoll.get(), EPOLL_CTL_ADD, bound.first.get(), &event);
+  event.data.fd = bound.fd.get();
+  epoll_ctl(epoll.get(), EPOLL_CTL_ADD, bound.fd.get(), &event);
   return std::unique_ptr<StoreServer>(new StoreServer(
-      place, std::move(bound.first), std::move(epoll), bound.second));
+      place, std::move(bound.fd), std::move(epoll), bound.address));
 }
 
 Status StoreServer::join(Deadline deadline) {
@@ -397,54 +364,6 @@ Status StoreServer::fail(Status status) {
   std::fill(members_.begin(), members_.end(), nullptr);
   connections_.clear();
   return failed_;
-}
-
-int32_t StoreServer::arrived() const {
-  return gathering_ ? static_cast<int32_t>(std::count(has_value_.begin(),
-                                                      has_value_.end(), true))
-                    : joined_;
-}
-
-std::string StoreServer::state_of(int32_t rank) const {
-  size_t index = static_cast<size_t>(rank);
-  if (members_[index] != nullptr) {
-    return fmt::format("connected, last seen {} ago",
-                       seconds_text(now_ns() - members_[index]->last_seen()));
-  }
-  for (const auto& [fd, c] : connections_) {
-    if (c->stage() == StoreConnection::Stage::kProof &&
-        c->hello().rank == rank) {
-      return "connected, secret not proved yet";
-    }
-  }
-  return wrong_secret_[index] ? "refused: wrong secret" : "never connected";
-}
-
-Status StoreServer::deadline_error() const {
-  std::vector<std::pair<int32_t, std::string>> missing;
-  for (int32_t r = 1; r < place_.size; ++r) {
-    size_t index = static_cast<size_t>(r);
-    bool done = answered_
-                    ? members_[index] == nullptr || members_[index]->flushed()
-                : gathering_ ? has_value_[index]
-                             : members_[index] != nullptr;
-    if (!done) missing.emplace_back(r, state_of(r));
-  }
-  if (missing.empty()) {
-    return make_error(ALQ_DEADLINE_EXCEEDED, "{}: no time left", phase_);
-  }
-  bool loopback_only =
-      phase_ == "join" && bound_.loopback() && place_.local_size != place_.size;
-  return make_error(
-             ALQ_DEADLINE_EXCEEDED,
-             "{} at {}: {} of {} ranks after {}; missing {}{}{}",
-             answered_ ? phase_ + " (answer not taken)" : phase_, bound_.text(),
-             place_.size - static_cast<int32_t>(missing.size()), place_.size,
-             seconds_text(now_ns() - phase_started_), missing_text(missing),
-             notes_,
-             loopback_only ? "; other hosts cannot reach this loopback address"
-                           : "")
-      .with_rank(missing.front().first);
 }
 
 }  // namespace aliquot

@@ -3,6 +3,7 @@
 #include "comm/mem/coll_op.h"
 #include "comm/mem/p2p.h"
 #include "comm/mem/poison.h"
+#include "comm/mem/throttle.h"
 
 namespace aliquot::mem {
 namespace {
@@ -99,6 +100,12 @@ Status MemGroup::issue(const Coll& call, Stream* stream,
     queue->enqueue<P2pOp>(*core_, core_, coll, number, std::move(state));
   } else {
     queue->enqueue<CollOp>(*core_, core_, coll, 0, number, std::move(state));
+  }
+  double wire = core_->world->context->throttle_bytes_per_s;
+  if (wire > 0) {
+    int64_t bytes = received_bytes(call, core_->rank, core_->size);
+    queue->enqueue<HoldOp>(
+        static_cast<int64_t>(static_cast<double>(bytes) / wire * 1e9));
   }
   return {};
 }

@@ -62,9 +62,9 @@ BOOST_AUTO_TEST_CASE(hmac_gives_the_published_codes) {
 
 BOOST_AUTO_TEST_CASE(proofs_bind_every_field_and_both_roles) {
   Hello hello;
-  hello.rank = 3, hello.size = 8, hello.nonce = random_nonce();
+  hello.rank = 3, hello.size = 8, hello.nonce = handshake_nonce();
   Challenge challenge;
-  challenge.nonce = random_nonce();
+  challenge.nonce = handshake_nonce();
   Mac mac = client_proof("secret", hello, challenge);
   BOOST_TEST(equal_macs(mac, client_proof("secret", hello, challenge)));
   BOOST_TEST(!equal_macs(mac, client_proof("secret2", hello, challenge)));
@@ -75,7 +75,7 @@ BOOST_AUTO_TEST_CASE(proofs_bind_every_field_and_both_roles) {
   other = hello, other.size = 9;
   BOOST_TEST(!equal_macs(mac, client_proof("secret", other, challenge)));
   Challenge again;
-  again.nonce = random_nonce();
+  again.nonce = handshake_nonce();
   BOOST_TEST(!equal_macs(mac, client_proof("secret", hello, again)));
 }
 

@@ -1,0 +1,205 @@
+"""What a Python host needs of the engine, over the generated ctypes module.
+
+`Engine` is one rank's engine with Python values in and out; every refused call
+raises `Refused` with the library's code and message.  `run_ranks` runs ranks as
+threads of this process: ctypes lets go of the interpreter while a call waits.
+"""
+
+import ctypes
+import itertools
+import json
+import os
+import sys
+import threading
+import time
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(ROOT, "bindings", "python"))
+
+from aliquot import _ffi  # noqa: E402
+
+TIMEOUT_S = 60
+STRATEGIES = {"ddp": _ffi.ALQ_STRATEGY_DDP, "zero1": _ffi.ALQ_STRATEGY_ZERO1,
+              "zero2": _ffi.ALQ_STRATEGY_ZERO2, "fsdp": _ffi.ALQ_STRATEGY_FSDP}
+ADAMW = dict(beta1=0.9, beta2=0.95, eps=1e-8)
+
+
+class Refused(RuntimeError):
+    def __init__(self, error):
+        super().__init__(error.message.decode())
+        self.code = error.code
+
+
+def make(struct, **fields):
+    return struct(struct_size=ctypes.sizeof(struct), **fields)
+
+
+def array(ctype, values):
+    return (ctype * max(len(values), 1))(*values)
+
+
+class Library:
+    def __init__(self, path):
+        self.c = _ffi.load(path)
+
+    def call(self, name, *args):
+        error = make(_ffi.alq_error)
+        if getattr(self.c, name)(*args, ctypes.byref(error)) != _ffi.ALQ_OK:
+            raise Refused(error)
+
+    def make_handle(self, name, *args):
+        out = ctypes.c_void_p()
+        self.call(name, *args, ctypes.byref(out))
+        return out
+
+
+class World:
+    """One rank: a context and the default mesh (dp_shard over all ranks)."""
+
+    def __init__(self, library, **place):
+        self.library = library
+        desc = make(_ffi.alq_open_desc, timeout_ns=TIMEOUT_S * 10**9, **place)
+        self.ctx = library.make_handle("alq_open", _ffi.ALQ_ABI_VERSION,
+                                       ctypes.byref(desc))
+        self.rank = library.c.alq_context_rank(self.ctx)
+        self.size = library.c.alq_context_size(self.ctx)
+        self.mesh = library.make_handle("alq_mesh_create", self.ctx, b"")
+
+    def close(self):
+        self.library.call("alq_close", self.ctx, 0)
+
+    def release(self):
+        self.library.c.alq_mesh_release(self.mesh)
+        self.library.c.alq_release(self.ctx)
+
+
+class Engine:
+    """Calls of one rank's engine.  Freed memory is filled with NaN."""
+
+    def __init__(self, world, **desc):
+        self.c, self.call_ = world.library.c, world.library.call
+        desc = make(_ffi.alq_engine_desc, poison=1, **desc)
+        self.handle = world.library.make_handle("alq_engine_create", world.mesh,
+                                                ctypes.byref(desc))
+
+    def call(self, name, *args):
+        self.call_(name, self.handle, *args)
+
+    def add_param(self, name, shape, trainable=True, dtype=_ffi.ALQ_F64):
+        desc = make(_ffi.alq_param_desc, name=name.encode(), dtype=dtype,
+                    flags=_ffi.ALQ_PARAM_TRAINABLE if trainable else 0,
+                    shape=array(ctypes.c_int64, shape), ndim=len(shape))
+        out = ctypes.c_int64()
+        self.call("alq_param_add", ctypes.byref(desc), ctypes.byref(out))
+        return out.value
+
+    def add_unit(self, name, params, root=False):
+        out = ctypes.c_int64()
+        self.call("alq_unit_add", name.encode(), array(ctypes.c_int64, params),
+                  len(params), _ffi.ALQ_UNIT_ROOT if root else 0,
+                  ctypes.byref(out))
+        return out.value
+
+    def plan_and_commit(self, **plan):
+        optimizer = make(_ffi.alq_optimizer_desc, kind=_ffi.ALQ_OPTIM_ADAMW,
+                         **ADAMW)
+        self.call("alq_optimizer_set", 0, ctypes.byref(optimizer))
+        report = make(_ffi.alq_plan_report)
+        self.call("alq_engine_plan",
+                  ctypes.byref(make(_ffi.alq_plan_desc, **plan)),
+                  ctypes.byref(report))
+        self.call("alq_engine_commit", None)
+        return report
+
+    def write(self, param, address, count):
+        self.call("alq_param_write", param, _ffi.ALQ_VALUE, address, 0, count, 0)
+
+    def read(self, param, address, count):
+        self.call("alq_param_read", param, _ffi.ALQ_VALUE, address, 0, count, 0)
+
+    def microbatch(self, mode, weight=1.0, last=True):
+        scale = ctypes.c_double()
+        self.call("alq_microbatch_begin", mode, weight, last,
+                  ctypes.byref(scale))
+        return scale.value
+
+    def begin(self, unit, kind, push=False):
+        view = make(_ffi.alq_unit_view, flags=_ffi.ALQ_VIEW_PUSH if push else 0)
+        self.call("alq_unit_begin", unit, kind, None, ctypes.byref(view))
+        return view
+
+    def end(self, unit, kind):
+        self.call("alq_unit_end", unit, kind, None)
+
+    def ready(self, param):
+        self.call("alq_grad_ready", param, None)
+
+    def microbatch_end(self):
+        self.call("alq_microbatch_end", None)
+
+    def step(self, lr, weight_decay=0.0, clip=0.0):
+        desc = make(_ffi.alq_step_desc, lr=array(ctypes.c_double, [lr]),
+                    weight_decay=array(ctypes.c_double, [weight_decay]),
+                    n_groups=1, clip_norm=clip)
+        report = make(_ffi.alq_step_report)
+        self.call("alq_step", ctypes.byref(desc), None, ctypes.byref(report))
+        return report
+
+    def report(self):
+        text = ctypes.create_string_buffer(1 << 16)
+        self.call("alq_engine_report", text, len(text), None)
+        return json.loads(text.value)
+
+    def close(self):
+        self.call("alq_engine_close", 0)
+        self.c.alq_engine_release(self.handle)
+
+
+def wait_for_end(thread):
+    """join() returns before a framework's thread-local destructors have run;
+    one that runs while the interpreter ends aborts the process."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while (os.path.exists("/proc/self/task/%d" % thread.native_id) and
+           time.monotonic() < deadline):
+        time.sleep(0.001)
+
+
+_names = itertools.count()
+
+
+def run_ranks(library, size, body, **place):
+    """body(world) on every rank, as threads; its results in rank order.  place:
+    further fields of alq_open_desc."""
+    name = b"python-%d-%d" % (os.getpid(), next(_names))
+    results, failures = [None] * size, []
+
+    def rank_main(rank):
+        world = None
+        try:
+            world = World(library, bootstrap=_ffi.ALQ_BOOTSTRAP_LOCAL,
+                          rank=rank, world_size=size, world_name=name,
+                          **place)
+            results[rank] = body(world)
+            world.close()
+        except BaseException as error:  # told to the caller, below
+            failures.append((rank, error))
+        finally:
+            # A failed rank leaves at once: its peers then fail too, and say so.
+            if world is not None:
+                world.release()
+
+    threads = [threading.Thread(target=rank_main, args=(rank,), daemon=True)
+               for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(2 * TIMEOUT_S)
+    if any(thread.is_alive() for thread in threads):
+        raise TimeoutError("ranks hang")
+    for thread in threads:
+        wait_for_end(thread)
+    if failures:
+        rank, error = failures[0]
+        raise AssertionError(f"rank {rank}: {error!r}") from error
+    return results

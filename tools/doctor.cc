@@ -1,0 +1,160 @@
+// aliquot doctor: can CPU ranks run here, and what would make them faster?
+#include <fmt/format.h>
+
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "aliquot/aliquot.h"
+#include "tools/bench_team.h"
+#include "tools/commands.h"
+#include "tools/probes.h"
+
+namespace aliquot::tools {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const char* word(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kOk:
+      return "ok";
+    case Verdict::kNote:
+      return "note";
+    case Verdict::kBad:
+      return "BAD";
+  }
+  return "?";
+}
+
+// Two real ranks add real numbers.
+int add_numbers(Team& team) {
+  alq_context* context = team.open();
+  alq_error error = {};
+  error.struct_size = sizeof error;
+  alq_group* group = nullptr;
+  team.check(alq_group_world(context, &group, &error), error,
+             "alq_group_world");
+  std::vector<float> x(100'000, static_cast<float>(team.rank() + 1));
+  team.check(alq_group_all_reduce(group, x.data(), x.data(), 100'000, ALQ_F32,
+                                  ALQ_SUM, nullptr, nullptr, &error),
+             error, "alq_group_all_reduce");
+  for (float value : x) {
+    if (value != 3.0f) team.fail(fmt::format("1 + 2 gave {}", value));
+  }
+  alq_group_release(group);
+  team.check(alq_close(context, 0, &error), error, "alq_close");
+  alq_release(context);
+  return 0;
+}
+
+Finding trial() {
+  Finding f = {"trial", Verdict::kOk, "2 ranks all-reduced 400 kB correctly",
+               ""};
+  if (run_team(2, 0, add_numbers) != 0) {
+    f.verdict = Verdict::kBad;
+    f.value = "2 ranks could not all-reduce";
+    f.advice = "The message above says why; problems listed here come first.";
+  }
+  return f;
+}
+
+// What the library says about a rank of its own.
+Json runtime_info() {
+  alq_open_desc desc = {};
+  desc.struct_size = sizeof desc;
+  desc.bootstrap = ALQ_BOOTSTRAP_SINGLE;
+  alq_error error = {};
+  error.struct_size = sizeof error;
+  alq_context* context = nullptr;
+  if (alq_open(ALQ_ABI_VERSION, &desc, &context, &error) != ALQ_OK) {
+    return {{"error", error.message}};
+  }
+  size_t need = 0;
+  std::string text;
+  if (alq_runtime_info(context, nullptr, 0, &need, &error) == ALQ_OK) {
+    text.resize(need);
+    if (alq_runtime_info(context, text.data(), text.size(), &need, &error) ==
+        ALQ_OK) {
+      text.resize(need - 1);
+    }
+  }
+  alq_release(context);
+  return Json::parse(text, nullptr, false);
+}
+
+struct Section {
+  const char* title;
+  std::vector<Finding> findings;
+};
+
+Json to_json(const std::vector<Section>& sections, const Json& runtime,
+             bool healthy) {
+  Json j;
+  j["cpu_ranks_can_run"] = healthy;
+  j["library"] = Json::parse(alq_build_info(), nullptr, false);
+  j["runtime"] = runtime;
+  for (const Section& section : sections) {
+    Json& list = j[section.title] = Json::array();
+    for (const Finding& f : section.findings) {
+      list.push_back({{"name", f.name},
+                      {"verdict", word(f.verdict)},
+                      {"value", f.value},
+                      {"advice", f.advice}});
+    }
+  }
+  return j;
+}
+
+void print(const std::vector<Section>& sections, const Json& runtime,
+           bool healthy) {
+  int32_t version = alq_version();
+  fmt::print("aliquot {}.{}.{}\n", version / 1000000, version / 1000 % 1000,
+             version % 1000);
+  for (const char* key : {"device", "backend", "simd", "error"}) {
+    if (runtime.contains(key)) {
+      fmt::print("  {:<16} {}\n", key, runtime[key].get<std::string>());
+    }
+  }
+  for (const Section& section : sections) {
+    fmt::print("{}\n", section.title);
+    for (const Finding& f : section.findings) {
+      fmt::print("  {:<16} {:<5} {}\n", f.name, word(f.verdict), f.value);
+      if (!f.advice.empty()) fmt::print("  {:<22} -> {}\n", "", f.advice);
+    }
+  }
+  fmt::print("{}\n", healthy ? "CPU ranks can run here."
+                             : "CPU ranks cannot run here; see BAD above.");
+}
+
+int doctor(bool json) {
+  // Children first: a process that opened the library must not fork it.
+  std::vector<Section> sections = {{"resources", probe_resources()},
+                                   {"sharing", probe_sharing()},
+                                   {"optional libraries", probe_libraries()},
+                                   {"ranks", {trial()}}};
+  bool healthy = true;
+  for (const Section& section : sections) {
+    for (const Finding& f : section.findings) {
+      healthy &= f.verdict != Verdict::kBad;
+    }
+  }
+  Json runtime = runtime_info();
+  if (json) {
+    fmt::print("{}\n", to_json(sections, runtime, healthy).dump(2));
+  } else {
+    print(sections, runtime, healthy);
+  }
+  return healthy ? 0 : 1;
+}
+
+}  // namespace
+
+void add_doctor(CLI::App& app, int* code) {
+  CLI::App* sub = app.add_subcommand(
+      "doctor", "Check whether ranks can run on this machine, and how well");
+  auto json = std::make_shared<bool>(false);
+  sub->add_flag("--json", *json, "Write JSON");
+  sub->callback([=] { *code = doctor(*json); });
+}
+
+}  // namespace aliquot::tools

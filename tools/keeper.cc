@@ -1,0 +1,63 @@
+#include "tools/keeper.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <set>
+
+namespace aliquot::tools {
+namespace {
+
+// Reads +group and -group until the launcher's end of the pipe closes.
+[[noreturn]] void keep(int fd) {
+  setsid();
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_BLOCK, &all, nullptr);
+  std::set<pid_t> groups;
+  pid_t group = 0;
+  while (true) {
+    ssize_t n = read(fd, &group, sizeof group);
+    if (n == sizeof group) {
+      group > 0 ? (void)groups.insert(group) : (void)groups.erase(-group);
+    } else if (n >= 0 || errno != EINTR) {
+      break;
+    }
+  }
+  for (pid_t g : groups) kill(-g, SIGKILL);
+  _exit(0);
+}
+
+}  // namespace
+
+bool Keeper::start() {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return false;
+  pid_ = fork();
+  if (pid_ == 0) {
+    // Nothing of the launcher's may stay open here, its output least of all.
+    dup2(ends[0], 0);
+    close_range(1, ~0u, 0);
+    keep(0);
+  }
+  close(ends[0]);
+  pipe_ = ends[1];
+  return pid_ > 0;
+}
+
+void Keeper::add(pid_t group) { (void)!write(pipe_, &group, sizeof group); }
+
+void Keeper::remove(pid_t group) {
+  group = -group;
+  (void)!write(pipe_, &group, sizeof group);
+}
+
+Keeper::~Keeper() {
+  if (pipe_ >= 0) close(pipe_);
+  if (pid_ > 0) waitpid(pid_, nullptr, 0);
+}
+
+}  // namespace aliquot::tools

@@ -1,0 +1,27 @@
+// The keeper outlives the launcher by a moment: when the launcher ends in any
+// way, SIGKILL included, the keeper kills the process groups that the launcher
+// had not reported as ended.  Ranks themselves die by PR_SET_PDEATHSIG; the
+// keeper is for what they started.
+#pragma once
+
+#include <sys/types.h>
+
+namespace aliquot::tools {
+
+class Keeper {
+ public:
+  Keeper() = default;
+  Keeper(const Keeper&) = delete;
+  Keeper& operator=(const Keeper&) = delete;
+  ~Keeper();
+
+  bool start();
+  void add(pid_t group);
+  void remove(pid_t group);
+
+ private:
+  int pipe_ = -1;
+  pid_t pid_ = -1;
+};
+
+}  // namespace aliquot::tools

@@ -1,0 +1,58 @@
+// The `aliquot` command: one subcommand per file, see docs/command.md.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "tools/commands.h"
+
+namespace {
+
+// Says which commands there are when the first word is none of them.
+bool is_known(const CLI::App& app, const std::string& word) {
+  if (word.starts_with("-")) return true;
+  std::string names;
+  for (const CLI::App* sub : app.get_subcommands(nullptr)) {
+    if (sub->get_name() == word) return true;
+    names += " " + sub->get_name();
+  }
+  fmt::print(stderr,
+             "aliquot has no command \"{}\"; it has:{}\nRun with --help for "
+             "more information.\n",
+             word, names);
+  return false;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  using namespace aliquot::tools;
+  CLI::App app(
+      "aliquot: runs, checks and measures parallel training on this machine",
+      "aliquot");
+  app.require_subcommand(1);
+  // What follows "--" is run's command and no business of the parser.
+  std::vector<std::string> words(argv + 1, argv + argc);
+  std::vector<std::string> tail;
+  auto cut = std::find(words.begin(), words.end(), "--");
+  if (!words.empty() && words[0] == "run" && cut != words.end()) {
+    tail.assign(cut, words.end());
+    words.erase(cut, words.end());
+  }
+  std::reverse(words.begin(), words.end());  // as the parser wants them
+  int code = 0;
+  add_run(app, tail, &code);
+  add_doctor(app, &code);
+  add_bench(app, &code);
+  add_version(app, &code);
+  if (!words.empty() && !is_known(app, words.back())) return kUsage;
+  try {
+    app.parse(words);
+  } catch (const CLI::ParseError& error) {
+    // --help is not an error.
+    return app.exit(error) == 0 ? 0 : kUsage;
+  }
+  return code;
+}
