@@ -28,9 +28,9 @@ class MemWork : public Work {
     stats.sleeps = stats.syscalls = counts.sleeps;
     core_->stats.add(stats);
     if (in_time) return state_->status;
-    std::string text = fmt::format(
-        "an operation of group \"{}\" is not done after {} ms", core_->name,
-        (now_ns() - start) / 1'000'000);
+    std::string text =
+        fmt::format("an operation of group \"{}\" is not done after {} ms",
+                    core_->name, (now_ns() - start) / 1'000'000);
     poison(*core_, ALQ_DEADLINE_EXCEEDED, core_->world_rank(core_->rank), text);
     // It notices and ends, unless it is stuck behind something else.
     runner_->wait(Poll(poll), Deadline::after(1'000'000'000));
@@ -84,8 +84,8 @@ Status MemGroup::issue(const Coll& call, Stream* stream,
     if (work != nullptr) {
       auto state = std::make_shared<WorkState>();
       state->done.store(true);
-      *work = std::make_shared<MemWork>(std::move(state), core_,
-                                        device_->runner());
+      *work =
+          std::make_shared<MemWork>(std::move(state), core_, device_->runner());
     }
     return {};
   }
@@ -142,7 +142,8 @@ void MemGroup::set_timeout_ns(int64_t ns) {
 Status MemGroup::status() const {
   if (core_->world->forked()) {
     return make_error(ALQ_FAILED_PRECONDITION,
-                      "group \"{}\" belongs to the parent process", core_->name);
+                      "group \"{}\" belongs to the parent process",
+                      core_->name);
   }
   return poison_cause(*core_);
 }
