@@ -42,8 +42,8 @@ Status join(Rank& rank, const RanksOptions& options) {
   ALQ_TRY(rank.context->faults.arm(options.faults));
   ALQ_ASSIGN(rank.device, cpu_device(rank.context, options.progress));
   if (!options.join) return {};
-  ALQ_ASSIGN(auto mem_join, MemJoin::create(rank.context, rank.device,
-                                             options.cma));
+  ALQ_ASSIGN(auto mem_join,
+             MemJoin::create(rank.context, rank.device, options.cma));
   auto blobs = rank.exchange(mem_join->blob());
   ALQ_ASSIGN(rank.group, mem_join->connect(blobs, rank.context->deadline(0)));
   return {};
@@ -159,13 +159,14 @@ void Rank::check(bool good, const std::string& what) {
 }
 
 void Rank::check_ok(const Status& status, const std::string& what) {
-  check(status.ok(), fmt::format("{}: error {} {}", what, status.code(),
-                                 status.message()));
+  check(status.ok(),
+        fmt::format("{}: error {} {}", what, status.code(), status.message()));
 }
 
 std::string Rank::failures() const {
   if (count_ <= 5) return failures_;
-  return failures_ + fmt::format("[rank {}] {} failures in all\n", rank, count_);
+  return failures_ +
+         fmt::format("[rank {}] {} failures in all\n", rank, count_);
 }
 
 std::vector<std::string> Rank::exchange(const std::string& mine) {

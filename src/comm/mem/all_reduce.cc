@@ -39,9 +39,8 @@ Step direct(CollOp& op) {
   if (op.peer == op.size) return Step::kDone;
   int32_t q = (op.me + op.peer) % op.size;
   if (!op.peer_reached(q, &Member::reduced, op.number)) return Step::kWaiting;
-  Step step =
-      copy_from(op, q, &Slot::dst, op.part_begin(q) * op.out_size, chunk(op, q),
-                op.part_count(q) * op.out_size);
+  Step step = copy_from(op, q, &Slot::dst, op.part_begin(q) * op.out_size,
+                        chunk(op, q), op.part_count(q) * op.out_size);
   if (step != Step::kDone) return step;
   ++op.peer;
   return op.peer == op.size ? Step::kDone : Step::kProgress;
@@ -76,8 +75,7 @@ Step staged_form(CollOp& op) {
     op.phase = 1;
     op.window = 0;
   }
-  Staging gather =
-      stage_whole(most / op.in_size * op.out_size, sum.windows);
+  Staging gather = stage_whole(most / op.in_size * op.out_size, sum.windows);
   return staged_exchange(op, gather, fill_own_chunk, take_chunks);
 }
 

@@ -23,8 +23,8 @@ Step inlined(CollOp& op) {
 
 Step direct(CollOp& op) {
   int32_t q = (op.me + op.peer) % op.size;
-  Step step = copy_from(op, q, &Slot::src, op.me * part_bytes(op),
-                        place(op, q), part_bytes(op));
+  Step step = copy_from(op, q, &Slot::src, op.me * part_bytes(op), place(op, q),
+                        part_bytes(op));
   if (step != Step::kDone) return step;
   ++op.peer;
   return op.peer == op.size ? Step::kDone : Step::kProgress;
@@ -34,9 +34,8 @@ void take(CollOp& op, const Staging& s, uint64_t w) {
   int64_t begin = 0;
   int64_t n = window_range(s, w, part_bytes(op), &begin);
   for (int32_t q = 0; q < op.size; ++q) {
-    const std::byte* from = q == op.me
-                                ? op.src() + q * part_bytes(op) + begin
-                                : staged(op, s, q, w) + op.me * s.width;
+    const std::byte* from = q == op.me ? op.src() + q * part_bytes(op) + begin
+                                       : staged(op, s, q, w) + op.me * s.width;
     counted_copy(op, place(op, q) + begin, from, n, q != op.me);
   }
 }

@@ -35,8 +35,7 @@ class CollOp : public Op {
  public:
   // keep: the core's owner for queued operations, null inline.
   CollOp(GroupCore& core, std::shared_ptr<GroupCore> keep, const Coll& coll,
-         int32_t flags, uint64_t number,
-         std::shared_ptr<WorkState> work);
+         int32_t flags, uint64_t number, std::shared_ptr<WorkState> work);
   ~CollOp() override;
   CollOp(const CollOp&) = delete;
   CollOp& operator=(const CollOp&) = delete;
@@ -114,7 +113,7 @@ class CollOp : public Op {
   int32_t cursor_ = 0;
   int64_t deadline_ = 0;
   int64_t started_ = 0;
-  int64_t chunk_ = 0;  // all-reduce: elements of a rank's chunk
+  int64_t chunk_ = 0;                // all-reduce: elements of a rank's chunk
   Line Member::*awaited_ = nullptr;  // null: the slots
   uint64_t awaited_value_ = 0;
   Call call_;

@@ -81,8 +81,8 @@ Status MemGroup::issue(const Coll& call, Stream* stream,
     if (work != nullptr) {
       auto state = std::make_shared<WorkState>();
       state->done.store(true);
-      *work = std::make_shared<MemWork>(std::move(state), core_,
-                                        device_->runner());
+      *work =
+          std::make_shared<MemWork>(std::move(state), core_, device_->runner());
     }
     return {};
   }
@@ -146,7 +146,8 @@ void MemGroup::set_timeout_ns(int64_t ns) {
 Status MemGroup::status() const {
   if (core_->world->forked()) {
     return make_error(ALQ_FAILED_PRECONDITION,
-                      "group \"{}\" belongs to the parent process", core_->name);
+                      "group \"{}\" belongs to the parent process",
+                      core_->name);
   }
   return poison_cause(*core_);
 }

@@ -173,8 +173,8 @@ Result<std::unique_ptr<MemJoin>> MemJoin::create(
 Result<std::shared_ptr<Group>> MemJoin::connect(
     const std::vector<std::string>& blobs, Deadline deadline) {
   if (used_) {
-    return make_error(ALQ_FAILED_PRECONDITION,
-                      "rank {} is connected already", context_->rank);
+    return make_error(ALQ_FAILED_PRECONDITION, "rank {} is connected already",
+                      context_->rank);
   }
   used_ = true;
   auto size = static_cast<size_t>(context_->size);

@@ -3,10 +3,10 @@
 //
 // Protocol.  Operations of a group are numbered 1, 2, ... in issue order.  Rank
 // r announces operation n by filling slot n % 2 and storing n in its `seq`.  It
-// says `done = n` when it has read all it needs from its peers.  A rank moves on
-// to n only after finishing n - 1, and finishes n - 1 only after all peers have
-// announced it, so all are done with n - 2: two slots suffice and nothing is
-// ever reset.
+// says `done = n` when it has read all it needs from its peers.  A rank moves
+// on to n only after finishing n - 1, and finishes n - 1 only after all peers
+// have announced it, so all are done with n - 2: two slots suffice and nothing
+// is ever reset.
 //
 // Everything here may be written by a peer that is broken: values are compared,
 // never used as an index or a loop bound unchecked.
@@ -97,7 +97,7 @@ struct Freed {
 
 // Point-to-point from one rank to one other, numbered on its own.
 struct Channel {
-  Line seq, taken;      // by the sender, by the receiver
+  Line seq, taken;  // by the sender, by the receiver
   Line staged, consumed;
   Call call;
   Location src;

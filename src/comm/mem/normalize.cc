@@ -37,8 +37,8 @@ Status check_counts(const GroupCore& core, const Coll& coll, int64_t* total) {
   const int64_t limit = std::numeric_limits<int64_t>::max() / 16;
   *total = 0;
   for (int32_t q = 0; q < core.size; ++q) {
-    int64_t count = coll.counts.empty() ? coll.count
-                                        : coll.counts[static_cast<size_t>(q)];
+    int64_t count =
+        coll.counts.empty() ? coll.count : coll.counts[static_cast<size_t>(q)];
     if (count < 0 || count > limit - *total) {
       return make_error(ALQ_INVALID_ARGUMENT,
                         "{} on group \"{}\": count {} is negative or too large",
@@ -126,12 +126,9 @@ Extent extent(const GroupCore& core, const Coll& coll, int64_t total) {
               range(dst, total * in), dst};
     case CollKind::kAllToAll:
       return {range(src, total * in), range(dst, total * in), nullptr};
-    case CollKind::kSend:
-      return {range(src, total * in), {}, nullptr};
-    case CollKind::kRecv:
-      return {{}, range(dst, total * in), nullptr};
-    default:
-      return {};
+    case CollKind::kSend: return {range(src, total * in), {}, nullptr};
+    case CollKind::kRecv: return {{}, range(dst, total * in), nullptr};
+    default: return {};
   }
 }
 
@@ -154,10 +151,10 @@ Status normalize(const GroupCore& core, Coll* coll) {
     return {};
   }
   if (dtype_size(coll->dtype) == 0 || dtype_size(coll->out_dtype) == 0) {
-    return make_error(ALQ_INVALID_ARGUMENT,
-                      "{} on group \"{}\": unknown dtype {}", name, core.name,
-                      dtype_size(coll->dtype) == 0 ? coll->dtype
-                                                   : coll->out_dtype);
+    return make_error(
+        ALQ_INVALID_ARGUMENT, "{} on group \"{}\": unknown dtype {}", name,
+        core.name,
+        dtype_size(coll->dtype) == 0 ? coll->dtype : coll->out_dtype);
   }
   bool pairs = coll->kind == CollKind::kSend || coll->kind == CollKind::kRecv;
   bool rooted = pairs || coll->kind == CollKind::kBroadcast;

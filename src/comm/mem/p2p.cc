@@ -164,10 +164,10 @@ Status P2pOp::resolve() {
                         "rank {} announced memory outside its segment",
                         core_.world_rank(coll_.root));
     }
-    ALQ_ASSIGN(std::byte * data,
-               core_.world->maps.find(
-                   {at.pid, at.fd, at.nonce, at.segment_bytes},
-                   core_.world_rank(coll_.root)));
+    ALQ_ASSIGN(
+        std::byte * data,
+        core_.world->maps.find({at.pid, at.fd, at.nonce, at.segment_bytes},
+                               core_.world_rank(coll_.root)));
     base_ = data + at.offset;
   } else {
     staged_ = !core_.world->cma;
@@ -266,15 +266,13 @@ Status P2pOp::slow_checks() {
     deadline_ = Deadline::after(core_.timeout_ns.load()).at();
   }
   int32_t peer = core_.world_rank(coll_.root);
-  std::string what =
-      fmt::format("{} {} ({}) {} rank {} of group \"{}\"",
-                  coll_name(coll_.kind), number_, call_text(call_),
-                  sends_ ? "to" : "from", peer, core_.name);
+  std::string what = fmt::format(
+      "{} {} ({}) {} rank {} of group \"{}\"", coll_name(coll_.kind), number_,
+      call_text(call_), sends_ ? "to" : "from", peer, core_.name);
   MemberState state = core_.state(coll_.root);
   bool came = sends_ ? channel_.taken.value.load() >= number_
                      : channel_.seq.value.load() >= number_;
-  if ((state == kLeft || state == kClosed) && !came &&
-      state_ != State::kTurn) {
+  if ((state == kLeft || state == kClosed) && !came && state_ != State::kTurn) {
     return make_error(ALQ_PEER_FAILED, "rank {} {} before it took part in {}",
                       peer,
                       state == kLeft ? "left (released its context)"

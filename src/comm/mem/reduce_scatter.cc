@@ -21,13 +21,11 @@ void reduce_payloads(CollOp& op, int64_t begin, int64_t count, std::byte* to) {
 void take_reduced_part(CollOp& op, const Staging& s, uint64_t w,
                        std::byte* to) {
   int64_t begin = 0;
-  int64_t bytes =
-      window_range(s, w, op.part_count(op.me) * op.in_size, &begin);
+  int64_t bytes = window_range(s, w, op.part_count(op.me) * op.in_size, &begin);
   const void* srcs[kMaxRanks];
   for (int32_t q = 0; q < op.size; ++q) {
-    srcs[q] = q == op.me
-                  ? op.src() + op.part_begin(q) * op.in_size + begin
-                  : staged(op, s, q, w) + op.me * s.width;
+    srcs[q] = q == op.me ? op.src() + op.part_begin(q) * op.in_size + begin
+                         : staged(op, s, q, w) + op.me * s.width;
   }
   reduce(op, srcs, to + begin / op.in_size * op.out_size, bytes / op.in_size);
 }
@@ -58,11 +56,11 @@ Step direct(CollOp& op) {
 }
 
 Step staged_form(CollOp& op) {
-  return staged_exchange(
-      op, stage_parts(op.size, largest_part(op), 0), fill_parts,
-      [](CollOp& o, const Staging& s, uint64_t w) {
-        take_reduced_part(o, s, w, o.dst());
-      });
+  return staged_exchange(op, stage_parts(op.size, largest_part(op), 0),
+                         fill_parts,
+                         [](CollOp& o, const Staging& s, uint64_t w) {
+                           take_reduced_part(o, s, w, o.dst());
+                         });
 }
 
 }  // namespace

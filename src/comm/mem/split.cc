@@ -34,9 +34,8 @@ Result<std::shared_ptr<Segment>> attach_from(const SegmentRef& ref,
 
 Result<std::shared_ptr<Segment>> make_control(int32_t size,
                                               const std::string& name) {
-  auto created = Segment::create(Control::bytes(size),
-                                 fmt::format("control of group {}", name),
-                                 false);
+  auto created = Segment::create(
+      Control::bytes(size), fmt::format("control of group {}", name), false);
   if (!created.ok()) return created.status();
   // Touch what every operation uses; channels and staging are backed when
   // first used.
@@ -135,8 +134,8 @@ Result<std::shared_ptr<Group>> MemGroup::split(int32_t color, int32_t key,
   if (size > 0 && !leads) {
     status = core_->world->context->faults.point("group.attach");
     if (status.ok()) {
-      auto attached = attach_from(refs[static_cast<size_t>(members[0])],
-                                  world_ranks[0]);
+      auto attached =
+          attach_from(refs[static_cast<size_t>(members[0])], world_ranks[0]);
       status = attached.status();
       if (attached.ok()) segment = *attached;
     }
@@ -177,12 +176,12 @@ Result<std::unique_ptr<Memory>> MemGroup::allocate_common(int64_t bytes,
   ALQ_TRY(exchange(&mine, all.data(), sizeof mine, deadline));
   for (size_t q = 0; q < count && status.ok(); ++q) {
     if (all[q].bytes == bytes) continue;
-    status = make_error(ALQ_RANK_MISMATCH,
-                        "common memory \"{}\": rank {} asked for {} bytes, "
-                        "rank {} for {}",
-                        label, core_->world_rank(core_->rank), bytes,
-                        core_->world_rank(static_cast<int32_t>(q)),
-                        all[q].bytes);
+    status =
+        make_error(ALQ_RANK_MISMATCH,
+                   "common memory \"{}\": rank {} asked for {} bytes, "
+                   "rank {} for {}",
+                   label, core_->world_rank(core_->rank), bytes,
+                   core_->world_rank(static_cast<int32_t>(q)), all[q].bytes);
   }
   if (core_->rank != 0 && status.ok() && all[0].ref.nonce != 0) {
     auto attached = attach_from(all[0].ref, core_->world_rank(0));

@@ -17,6 +17,7 @@ class HoldOp : public Op {
     start();
     return now_ns() >= until_ ? Step::kDone : Step::kWaiting;
   }
+  int64_t wake_at() const override { return until_; }
 
  private:
   void start() {

@@ -29,6 +29,10 @@ class Op {
   // checks that cost (deadlines).
   virtual Step step(bool slow) = 0;
 
+  // When kWaiting ends by the clock alone (see now_ns); others are woken by a
+  // bell.
+  virtual int64_t wake_at() const { return INT64_MAX; }
+
   // After kFailed.
   virtual Status status() const { return {}; }
 };

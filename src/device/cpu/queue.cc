@@ -79,6 +79,7 @@ Step Queue::run_head(bool slow, bool post_only) {
     return Step::kWaiting;
   }
   Step step = node->op->step(slow);
+  wake_at_.store(step == Step::kWaiting ? node->op->wake_at() : INT64_MAX);
   if (step == Step::kWaiting || step == Step::kProgress) return step;
   finish(node, step);
   return Step::kDone;

@@ -49,6 +49,9 @@ class Queue : public Stream, public std::enable_shared_from_this<Queue> {
   // reported; clear: do not report it again.
   Status first_error(uint64_t number, bool clear);
 
+  // When the head wants to be run again whatever happens.
+  int64_t wake_at() const { return wake_at_.load(); }
+
   Runner* runner() const { return runner_; }
   const std::string& name() const { return name_; }
 
@@ -73,6 +76,7 @@ class Queue : public Stream, public std::enable_shared_from_this<Queue> {
   Status error_;
   uint64_t error_number_ = 0;
   std::atomic<uint64_t> issued_{0}, completed_{0};
+  std::atomic<int64_t> wake_at_{INT64_MAX};
   std::atomic<bool> busy_{false};    // some thread runs the head
   std::atomic<bool> missed_{false};  // another wanted to, meanwhile
 };

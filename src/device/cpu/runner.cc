@@ -80,15 +80,23 @@ std::shared_ptr<Queue> Runner::find_queue(const void* address) {
   return nullptr;
 }
 
+std::shared_ptr<const Runner::Queues> Runner::queues() {
+  std::lock_guard lock(queues_mutex_);
+  return queues_;
+}
+
+int64_t Runner::first_wake() {
+  int64_t first = INT64_MAX;
+  auto all = queues();
+  for (const auto& queue : *all) first = std::min(first, queue->wake_at());
+  return first;
+}
+
 bool Runner::run_queues(bool slow) {
   if (!busy()) return false;
-  std::shared_ptr<const Queues> queues;
-  {
-    std::lock_guard lock(queues_mutex_);
-    queues = queues_;
-  }
   bool moved = false;
-  for (const auto& queue : *queues) {
+  auto all = queues();
+  for (const auto& queue : *all) {
     moved |= queue->run(slow) != Step::kWaiting;
   }
   return moved;
@@ -140,6 +148,7 @@ void Runner::sleep(Poll poll, int64_t ns, Step* step) {
   bell->sleepers.fetch_add(1);
   uint32_t seen = bell->rings.load();
   *step = poll_all(poll, true);
+  if (busy()) ns = std::min(ns, first_wake() - now_ns());
   if (*step == Step::kWaiting && bell == bell_.load()) {
     futex_wait(bell->rings, seen, std::max<int64_t>(ns, 1000));
   }

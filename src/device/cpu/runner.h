@@ -78,9 +78,13 @@ class Runner {
   void wake();
 
  private:
+  using Queues = std::vector<std::shared_ptr<Queue>>;
+
   void progress_loop();
   void sleep(Poll poll, int64_t ns, Step* step);
   Step poll_all(Poll poll, bool slow);
+  std::shared_ptr<const Queues> queues();
+  int64_t first_wake();
 
   const std::shared_ptr<Context> context_;
   Bell own_bell_;
@@ -88,7 +92,6 @@ class Runner {
   std::vector<std::shared_ptr<void>> bell_owners_;
   std::atomic<int> spins_{200};
 
-  using Queues = std::vector<std::shared_ptr<Queue>>;
   std::mutex queues_mutex_;
   std::shared_ptr<const Queues> queues_ = std::make_shared<Queues>();
   std::atomic<int64_t> pending_{0};

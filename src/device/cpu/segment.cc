@@ -122,10 +122,9 @@ Result<std::shared_ptr<Segment>> Segment::create(int64_t bytes,
   void* data = mmap(nullptr, static_cast<size_t>(mapped),
                     PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (data == MAP_FAILED) {
-    return errno_error(ALQ_RESOURCE_EXHAUSTED,
-                       fmt::format("memory \"{}\": mmap of {} bytes", label,
-                                   mapped),
-                       errno);
+    return errno_error(
+        ALQ_RESOURCE_EXHAUSTED,
+        fmt::format("memory \"{}\": mmap of {} bytes", label, mapped), errno);
   }
   std::shared_ptr<Segment> segment(new Segment);
   segment->data_ = static_cast<std::byte*>(data);
@@ -153,16 +152,16 @@ Result<std::shared_ptr<Segment>> Segment::attach(const SegmentRef& ref) {
   std::string path = fmt::format("/proc/{}/fd/{}", ref.pid, ref.fd);
   Fd fd(open(path.c_str(), O_RDWR | O_CLOEXEC));
   if (fd.get() < 0) {
-    return errno_error(ALQ_UNAVAILABLE,
-                       fmt::format("can not open memory of process {} ({})",
-                                   ref.pid, path),
-                       errno);
+    return errno_error(
+        ALQ_UNAVAILABLE,
+        fmt::format("can not open memory of process {} ({})", ref.pid, path),
+        errno);
   }
   struct stat info;
   int64_t mapped = round_up(ref.bytes, kPage) + kPage;
   int seals = fcntl(fd.get(), F_GET_SEALS);
-  if (ref.bytes <= 0 || fstat(fd.get(), &info) != 0 ||
-      info.st_size != mapped || seals < 0 || (seals & kSeals) != kSeals) {
+  if (ref.bytes <= 0 || fstat(fd.get(), &info) != 0 || info.st_size != mapped ||
+      seals < 0 || (seals & kSeals) != kSeals) {
     return make_error(ALQ_UNAVAILABLE,
                       "{} is not the memory segment of {} bytes that process "
                       "{} announced; it may be in another PID namespace",
@@ -233,8 +232,8 @@ std::shared_ptr<Segment> SegmentTable::find(const void* data,
   auto after = segments_.upper_bound(begin);
   if (after == segments_.begin()) return nullptr;
   const auto& segment = std::prev(after)->second;
-  uintptr_t end = std::prev(after)->first +
-                  static_cast<uintptr_t>(segment->bytes());
+  uintptr_t end =
+      std::prev(after)->first + static_cast<uintptr_t>(segment->bytes());
   if (begin >= end || static_cast<uintptr_t>(bytes) > end - begin) {
     return nullptr;
   }

@@ -22,11 +22,10 @@ struct Case {
   std::vector<int64_t> counts = {};
 
   std::string text() const {
-    return fmt::format("{} x {}{}{}{}{}", count, dtype_name(dtype),
-                       in_place ? " in place" : "",
-                       where == Where::kShared ? " shared" : "",
-                       counts.empty() ? "" : " uneven",
-                       accumulate ? " accumulate" : "");
+    return fmt::format(
+        "{} x {}{}{}{}{}", count, dtype_name(dtype),
+        in_place ? " in place" : "", where == Where::kShared ? " shared" : "",
+        counts.empty() ? "" : " uneven", accumulate ? " accumulate" : "");
   }
 };
 
@@ -289,8 +288,8 @@ void everywhere(const std::vector<int32_t>& sizes,
   for (RankKind kind : ways) {
     for (int32_t size : sizes) {
       auto result = run_ranks(options(size, kind), body);
-      BOOST_TEST(result.ok(), size << " " << kind_name(kind) << ": "
-                                   << result.text());
+      BOOST_TEST(result.ok(),
+                 size << " " << kind_name(kind) << ": " << result.text());
     }
   }
 }

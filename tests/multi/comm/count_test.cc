@@ -1,5 +1,4 @@
 // Exact counts: bytes, system calls, threads, CPU time of a blocked rank.
-#include <boost/test/unit_test.hpp>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sched.h>
@@ -8,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <boost/test/unit_test.hpp>
 #include <cstddef>
 #include <iterator>
 #include <vector>
@@ -137,8 +137,7 @@ bool allow_only_waiting() {
          {CollKind::kAllReduce, CollKind::kAllGather, CollKind::kReduceScatter,
           CollKind::kBroadcast, CollKind::kAllToAll, CollKind::kBarrier}) {
       coll.kind = kind;
-      bool whole =
-          kind == CollKind::kAllReduce || kind == CollKind::kBroadcast;
+      bool whole = kind == CollKind::kAllReduce || kind == CollKind::kBroadcast;
       coll.count = whole ? 1024 : 1024 / rank.size;
       good &= rank.group->issue(coll, nullptr, nullptr).ok();
     }
@@ -188,8 +187,7 @@ BOOST_AUTO_TEST_CASE(a_blocked_rank_sleeps) {
                  fmt::format("{} us of CPU in 1 s", used / 1000));
     }
     rank.check(thread_count() <= 2,
-               fmt::format("{} threads: caller and watchdog",
-                           thread_count()));
+               fmt::format("{} threads: caller and watchdog", thread_count()));
   });
   BOOST_TEST(result.ok(), result.text());
 }

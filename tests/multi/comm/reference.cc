@@ -75,8 +75,8 @@ void reduce_integers(const std::vector<Buffer>& srcs, alq_reduce_op op,
   for (int64_t i = 0; i < count; ++i) {
     U value;
     if (op == ALQ_SUM) {
-      value = combine<U>(
-          srcs, op, [&](const Buffer& b) { return get<U>(b.data(), i); });
+      value = combine<U>(srcs, op,
+                         [&](const Buffer& b) { return get<U>(b.data(), i); });
     } else {
       value = static_cast<U>(combine<T>(
           srcs, op, [&](const Buffer& b) { return get<T>(b.data(), i); }));

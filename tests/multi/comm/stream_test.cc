@@ -1,6 +1,5 @@
 // Collectives enqueued on streams: order, help, events, work handles.
 #include <boost/test/unit_test.hpp>
-
 #include <cstring>
 #include <thread>
 
@@ -68,12 +67,12 @@ void crossed_waits(Rank& rank) {
 void inline_after_queued(Rank& rank) {
   auto stream = *rank.device->create_stream("s");
   std::vector<float> data(5000, value(rank.rank, 1));
-  rank.check_ok(rank.group->issue(all_reduce(data.data(), 5000), stream.get(),
-                                  nullptr),
-                "queued");
-  rank.check_ok(rank.group->issue(all_reduce(data.data(), 5000), nullptr,
-                                  nullptr),
-                "inline");
+  rank.check_ok(
+      rank.group->issue(all_reduce(data.data(), 5000), stream.get(), nullptr),
+      "queued");
+  rank.check_ok(
+      rank.group->issue(all_reduce(data.data(), 5000), nullptr, nullptr),
+      "inline");
   float want = sum_of(rank.size, 1) * static_cast<float>(rank.size);
   rank.check(data[4999] == want, "second sum is of the first's results");
 }
@@ -174,15 +173,17 @@ void two_groups(Rank& rank) {
   for (int32_t q = rank.size - 1; q >= 0; --q) {
     if (q % 2 == rank.rank % 2) want.push_back(q);
   }
-  rank.check(std::vector<int32_t>(group.ranks().begin(),
-                                  group.ranks().end()) == want,
-             "ranks of the split");
+  rank.check(
+      std::vector<int32_t>(group.ranks().begin(), group.ranks().end()) == want,
+      "ranks of the split");
   rank.check(group.ranks()[static_cast<size_t>(group.rank())] == rank.rank,
              "own rank");
-  auto a = *rank.device->create_stream("a"), b = *rank.device->create_stream("b");
+  auto a = *rank.device->create_stream("a"),
+       b = *rank.device->create_stream("b");
   std::vector<float> x(2000, 1), y(2000, 1);
   for (int i = 0; i < 10; ++i) {
-    rank.check_ok(group.issue(all_reduce(x.data(), 2000), a.get(), nullptr), "");
+    rank.check_ok(group.issue(all_reduce(x.data(), 2000), a.get(), nullptr),
+                  "");
     rank.check_ok(
         rank.group->issue(all_reduce(y.data(), 2000), b.get(), nullptr), "");
   }

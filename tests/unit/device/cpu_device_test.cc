@@ -76,8 +76,8 @@ BOOST_AUTO_TEST_CASE(waiting_for_one_stream_runs_the_others) {
   queue_of(a).enqueue<GateOp>(&gate, &log, 1);
   uint8_t one = 1;
   kernels::CopyArgs copy{&gate, &one, 1};
-  BOOST_TEST(dev->launch(b.get(), kernels::OpCode::kCopy, &copy, sizeof copy)
-                 .ok());
+  BOOST_TEST(
+      dev->launch(b.get(), kernels::OpCode::kCopy, &copy, sizeof copy).ok());
   BOOST_TEST(dev->synchronize(*a, soon()).ok());
   BOOST_TEST(log.size() == 1u);
 }
@@ -94,8 +94,7 @@ BOOST_AUTO_TEST_CASE(an_event_orders_two_streams) {
   BOOST_TEST(dev->wait(b.get(), *event, soon()).ok());
   queue_of(b).enqueue<GateOp>(&open_gate, &log, 2);
   BOOST_TEST(!dev->done(*event));
-  Status late =
-      dev->synchronize(*b, Deadline::after(20'000'000));
+  Status late = dev->synchronize(*b, Deadline::after(20'000'000));
   BOOST_TEST(late.code() == ALQ_DEADLINE_EXCEEDED);
   BOOST_TEST(late.message().find("\"b\"") != std::string::npos);
   BOOST_TEST(log.empty());
@@ -125,9 +124,9 @@ BOOST_AUTO_TEST_CASE(the_progress_thread_runs_what_nobody_waits_for) {
   auto event = *dev->create_event();
   int64_t from = 42, to = 0;
   kernels::CopyArgs copy{&to, &from, sizeof from};
-  BOOST_TEST(dev->launch(stream.get(), kernels::OpCode::kCopy, &copy,
-                         sizeof copy)
-                 .ok());
+  BOOST_TEST(
+      dev->launch(stream.get(), kernels::OpCode::kCopy, &copy, sizeof copy)
+          .ok());
   BOOST_TEST(dev->record(*event, stream.get()).ok());
   Deadline deadline = soon();
   while (!dev->done(*event) && !deadline.passed()) usleep(100);
@@ -186,8 +185,9 @@ BOOST_AUTO_TEST_CASE(bad_streams_are_refused) {
   alq_stream cuda{ALQ_DEVICE_CUDA, 0, stream.get()};
   BOOST_TEST(dev->from_abi(&cuda).status().code() == ALQ_INVALID_ARGUMENT);
   char big[257] = {};
-  BOOST_TEST(dev->launch(nullptr, kernels::OpCode::kCopy, big, sizeof big)
-                 .code() == ALQ_INVALID_ARGUMENT);
+  BOOST_TEST(
+      dev->launch(nullptr, kernels::OpCode::kCopy, big, sizeof big).code() ==
+      ALQ_INVALID_ARGUMENT);
   BOOST_TEST(!cpu_device(std::make_shared<Context>(0, 1), 7).ok());
 }
 
@@ -203,13 +203,41 @@ BOOST_AUTO_TEST_CASE(a_blocked_wait_uses_little_cpu_and_ends_in_time) {
   Status status = dev->synchronize(*stream, Deadline::after(500'000'000));
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &after);
   int64_t wall = now_ns() - start;
-  int64_t cpu = (after.tv_sec - before.tv_sec) * 1'000'000'000 +
-                after.tv_nsec - before.tv_nsec;
+  int64_t cpu = (after.tv_sec - before.tv_sec) * 1'000'000'000 + after.tv_nsec -
+                before.tv_nsec;
   BOOST_TEST(status.code() == ALQ_DEADLINE_EXCEEDED);
   BOOST_TEST(wall >= 500'000'000);
   BOOST_TEST(cpu < wall / 50);
   gate.store(true);
   BOOST_TEST(dev->synchronize(*stream, soon()).ok());
+}
+
+// Ends by the clock, with nobody to ring.
+class TimerOp : public Op {
+ public:
+  explicit TimerOp(int64_t at) : at_(at) {}
+  Step step(bool) override {
+    return now_ns() >= at_ ? Step::kDone : Step::kWaiting;
+  }
+  int64_t wake_at() const override { return at_; }
+
+ private:
+  int64_t at_;
+};
+
+BOOST_AUTO_TEST_CASE(an_operation_that_ends_by_the_clock_is_not_overslept) {
+  auto dev = device();
+  auto stream = *dev->create_stream("s");
+  int64_t least = INT64_MAX;
+  // The shortest of three: the machine may be busy.
+  for (int i = 0; i < 3; ++i) {
+    int64_t at = now_ns() + 5'000'000;
+    queue_of(stream).enqueue<TimerOp>(at);
+    BOOST_TEST(dev->synchronize(*stream, soon()).ok());
+    BOOST_TEST(now_ns() >= at);
+    least = std::min(least, now_ns() - at);
+  }
+  BOOST_TEST(least < 40'000'000);
 }
 
 // A child of fork has no progress thread; destroying the device must not wait.

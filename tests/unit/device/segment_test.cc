@@ -17,8 +17,8 @@ namespace {
 BOOST_AUTO_TEST_CASE(memory_is_zeroed_aligned_and_given_back) {
   int fds = test::open_fds(), maps = test::memfd_mappings();
   {
-    auto device = *cpu_device(std::make_shared<Context>(0, 1),
-                              ALQ_PROGRESS_OFF);
+    auto device =
+        *cpu_device(std::make_shared<Context>(0, 1), ALQ_PROGRESS_OFF);
     auto memory = std::move(*device->allocate(3 * 4096 + 5, "m"));
     BOOST_TEST(memory->bytes() == 3 * 4096 + 5);
     BOOST_TEST(reinterpret_cast<uintptr_t>(memory->data()) % 4096 == 0u);

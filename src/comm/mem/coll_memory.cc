@@ -1,0 +1,84 @@
+// Where an operation's data lies: announced to peers, found at peers.
+#include "comm/mem/coll_op.h"
+
+namespace aliquot::mem {
+
+void CollOp::locate() {
+  bool is_root = coll.kind != CollKind::kBroadcast || coll.root == me;
+  int64_t bytes = coll.kind == CollKind::kAllGather ? part_count(me) * in_size
+                                                    : part_total() * in_size;
+  Slot& slot = core.control.slot(me, number);
+  auto fill = [&](const void* data, int64_t n, std::shared_ptr<Segment>* hold) {
+    Location at{};
+    if (n == 0) return at;
+    at.kind = kPrivate;
+    at.pid = core.pid(me);
+    at.address = reinterpret_cast<uint64_t>(data);
+    at.bytes = n;
+    *hold = core.world->segments->find(data, n);
+    if (*hold == nullptr) return at;
+    const SegmentRef& ref = (*hold)->ref();
+    at.kind = kInSegment;
+    at.fd = ref.fd;
+    at.nonce = ref.nonce;
+    at.segment_bytes = ref.bytes;
+    at.offset = static_cast<const std::byte*>(data) - (*hold)->data();
+    return at;
+  };
+  slot.src = fill(coll.src, is_root ? bytes : 0, &src_segment_);
+  bool exposes_dst = coll.kind == CollKind::kAllReduce;
+  int64_t dst_bytes = part_total() * out_size;
+  slot.dst =
+      exposes_dst ? fill(coll.dst, dst_bytes, &dst_segment_) : Location{};
+}
+
+Status CollOp::resolve(Location Slot::*which) {
+  for (int32_t q = 0; q < size; ++q) {
+    base[q] = nullptr;
+    if (q == me) {
+      base[q] = which == &Slot::src ? src() : dst();
+      continue;
+    }
+    const Location at = slot(q).*which;
+    if (at.kind == kNowhere) continue;
+    if (core.pid(q) == core.pid(me)) {
+      base[q] = reinterpret_cast<const std::byte*>(at.address);
+    } else if (at.kind == kInSegment) {
+      if (at.offset < 0 || at.bytes < 0 || at.segment_bytes < at.bytes ||
+          at.offset > at.segment_bytes - at.bytes) {
+        return make_error(ALQ_INTERNAL,
+                          "rank {} announced memory outside its segment",
+                          core.world_rank(q))
+            .with_rank(core.world_rank(q));
+      }
+      ALQ_ASSIGN(
+          std::byte * data,
+          core.world->maps.find({at.pid, at.fd, at.nonce, at.segment_bytes},
+                                core.world_rank(q)));
+      base[q] = data + at.offset;
+    }
+  }
+  return {};
+}
+
+Status CollOp::fetch(int32_t q, Location Slot::*which, int64_t offset,
+                     void* into, int64_t bytes) {
+  const Location at = slot(q).*which;
+  if (at.kind != kPrivate || offset < 0 || offset > at.bytes - bytes) {
+    return make_error(ALQ_INTERNAL, "rank {} announced no memory for {} bytes",
+                      core.world_rank(q), bytes)
+        .with_rank(core.world_rank(q));
+  }
+  int err =
+      read_process(core.pid(q), at.address + static_cast<uint64_t>(offset),
+                   into, bytes, &counts.syscalls);
+  if (err == 0) return {};
+  return errno_error(ALQ_PEER_FAILED,
+                     fmt::format("can not read {} bytes of rank {}'s memory in "
+                                 "operation {} of group \"{}\"",
+                                 bytes, core.world_rank(q), number, core.name),
+                     err)
+      .with_rank(core.world_rank(q));
+}
+
+}  // namespace aliquot::mem
