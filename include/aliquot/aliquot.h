@@ -700,7 +700,10 @@ typedef struct alq_plan_desc {
   uint32_t phases;    /* 0: TRAIN | EVAL */
   int32_t microbatches; /* most per step and rank; 0: 1 */
   int32_t prefetch;   /* units ahead; 0: default 1, negative: none */
-  int32_t max_open;   /* non-root units open at once; 0: 1 */
+  /* Neighbouring non-root units, in the order of unit_add, that may be open or
+   * collecting gradients at once; 0: 1.  Units that are prefetch + max_open
+   * apart share a slot.  A checkpoint over k units needs k - 1. */
+  int32_t max_open;
   int32_t reshard;    /* free after forward: 0 by strategy, 1 yes, 2 no */
   int32_t defer;      /* ALQ_DEFER_* */
   int32_t memory;     /* ALQ_MEMORY_* */

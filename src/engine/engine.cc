@@ -189,6 +189,7 @@ Status Engine::commit(void* slab) {
                               &config_, &recorder_, slab, deadline()));
   ALQ_ASSIGN(scalars_, device_->allocate(sizeof(kernels::StepScalars),
                                          "step scalars"));
+  make_shares();
   core_ = std::make_unique<Core>(plan_.core_shape(model_));
   for (const Unit& unit : model_.units) {
     UnitViewArrays arrays;

@@ -101,6 +101,8 @@ class Engine {
 
   // step.cc
   struct StepShare;
+  struct StepShares;
+  void make_shares();
   Status gather_shares(Stream* stream, StepShare* mine,
                        std::vector<StepShare>* all);
   Status local_norm(Stream* stream, StepShare* mine);
@@ -128,6 +130,7 @@ class Engine {
   std::unique_ptr<Core> core_;
   std::unique_ptr<Executor> executor_;
   std::vector<UnitViewArrays> views_;
+  std::shared_ptr<StepShares> shares_;
   std::unique_ptr<Memory> scalars_;  // StepScalars, read by optimizer kernels
 
   // The running step.

@@ -21,6 +21,16 @@ struct Engine::StepShare {
   int32_t microbatches;
 };
 
+// Of every data rank; made at commit, so that a step allocates nothing.
+struct Engine::StepShares {
+  std::vector<StepShare> all;
+};
+
+void Engine::make_shares() {
+  shares_ = std::make_shared<StepShares>();
+  shares_->all.resize(static_cast<size_t>(groups_.exchange->size()));
+}
+
 Status Engine::local_norm(Stream* stream, StepShare* mine) {
   for (size_t b = 0; b < plan_.bundles.size(); ++b) {
     for (size_t s = 0; s < plan_.bundles[b].segments.size(); ++s) {
@@ -40,7 +50,6 @@ Status Engine::local_norm(Stream* stream, StepShare* mine) {
 
 Status Engine::gather_shares(Stream* stream, StepShare* mine,
                              std::vector<StepShare>* all) {
-  all->resize(static_cast<size_t>(groups_.exchange->size()));
   Coll coll;
   coll.kind = CollKind::kAllGather;
   coll.src = mine;
@@ -174,7 +183,7 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
   mine.bad_microbatch = bad.microbatch;
   mine.microbatches = microbatch_;
   ALQ_TRY(local_norm(stream, &mine));
-  std::vector<StepShare> all;
+  std::vector<StepShare>& all = shares_->all;
   ALQ_TRY(gather_shares(stream, &mine, &all));
   gathered_since_sync_ = false;
 
