@@ -56,7 +56,7 @@ static void oversized(void) {
   CHECK(err.message[0] == 0); /* success leaves the error alone */
 
   for (int i = 0; i < 3; ++i) {
-    char offset[16];
+    char offset[24];
     d = single(sizeof(d));
     d.tail[i] = 1;
     err = new_error();
