@@ -137,7 +137,8 @@ int main(int argc, char** argv) {
   std::vector<double> results(static_cast<size_t>(ranks) * 2);
   std::vector<std::thread> threads;
   for (int32_t r = 0; r < ranks; ++r) {
-    threads.emplace_back(rank_main, r, ranks, &results[static_cast<size_t>(r) * 2]);
+    threads.emplace_back(rank_main, r, ranks,
+                         &results[static_cast<size_t>(r) * 2]);
   }
   for (std::thread& t : threads) t.join();
   double copy = 0, map = 0;
@@ -145,9 +146,10 @@ int main(int argc, char** argv) {
     copy = std::max(copy, results[static_cast<size_t>(r) * 2]);
     map = std::max(map, results[static_cast<size_t>(r) * 2 + 1]);
   }
-  std::printf("begin + end, data there, %d ranks, thread CPU time of the slowest "
-              "rank: copied %.2f us, mapped %.2f us\n",
-              ranks, copy, map);
+  std::printf(
+      "begin + end, data there, %d ranks, thread CPU time of the slowest "
+      "rank: copied %.2f us, mapped %.2f us\n",
+      ranks, copy, map);
   std::printf("recorder, one span with both clock readings: %.0f ns\n",
               recorder_ns());
   return 0;

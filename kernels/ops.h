@@ -130,8 +130,8 @@ struct NormArgs {
   int64_t base;
 };
 
-// If some src[i] is infinite or NaN: *first_bad = the smallest such base + i, or
-// what it was if that is smaller (-1: none yet).
+// If some src[i] is infinite or NaN: *first_bad = the smallest such base + i,
+// or what it was if that is smaller (-1: none yet).
 struct FiniteArgs {
   int64_t* first_bad;
   const void* src;

@@ -129,7 +129,10 @@ std::vector<std::pair<std::string, std::string>> Job::variables(
 
 int Job::open_output(int rank, int fd) {
   if (options_.output == Output::kPlain) return -1;
-  if (options_.output == Output::kRank0) return rank == 0 ? -1 : null_fd_;
+  if (options_.output == Output::kRank0) {
+    if (rank == 0) return -1;
+    if (fd == STDOUT_FILENO) return null_fd_;  // why a rank fails is shown
+  }
   Pipe pipe;
   pipe.lines.prefix = prefix_of(rank, options_.ranks);
   pipe.lines.fd = fd;

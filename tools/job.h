@@ -16,7 +16,7 @@ namespace aliquot::tools {
 enum class Output {
   kPrefixed,  // every rank's lines, "[rank] " before each
   kPlain,     // inherited as it is
-  kRank0,     // rank 0's as it is, nothing of the others
+  kRank0,     // rank 0's as it is, of the others only standard error
 };
 
 struct JobOptions {

@@ -1,4 +1,6 @@
 // aliquot run: starts local ranks.
+#include <fmt/format.h>
+
 #include <memory>
 
 #include "tools/commands.h"
@@ -27,10 +29,11 @@ void add_run(CLI::App& app, const std::vector<std::string>& tail, int* code) {
   sub->footer("Example: aliquot run -n 4 -- ./train --steps 100");
   sub->add_option("-n,--ranks", options->ranks, "Number of ranks")
       ->required()
-      ->check(CLI::Range(1, 4096));
+      ->check(CLI::Range(1, 64));
   sub->add_flag("--no-prefix", *plain, "Do not put \"[rank] \" before lines");
   sub->add_option("--output", *output,
-                  "Whose output to show: all, or rank0 (as it is)")
+                  "Whose output to show: all, or rank0 (as it is; errors of "
+                  "all ranks)")
       ->check(CLI::IsMember({"all", "rank0"}));
   sub->add_option("--grace", options->grace_s,
                   "Seconds from SIGTERM to SIGKILL when a job is ended")
@@ -41,6 +44,12 @@ void add_run(CLI::App& app, const std::vector<std::string>& tail, int* code) {
     options->command = command_of(sub->remaining(), tail);
     if (options->command.empty()) {
       throw CLI::RequiredError("A command, as in: aliquot run -n 4 -- ./train");
+    }
+    if (options->command[0].starts_with('-')) {
+      throw CLI::ValidationError(fmt::format(
+          "aliquot run: unknown option {}; the command comes after --, as in: "
+          "aliquot run -n 4 -- ./train",
+          options->command[0]));
     }
     options->output = *output == "rank0" ? Output::kRank0
                       : *plain           ? Output::kPlain

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <filesystem>
-
 #include <nlohmann/json.hpp>
 
 namespace gpt {
@@ -13,14 +12,10 @@ enum OptimGroup : int32_t { kDecay, kNoDecay, kGroups };
 
 int32_t pass_of(Pass pass) {
   switch (pass) {
-    case Pass::kForward:
-      return ALQ_PASS_F;
-    case Pass::kForwardNoGrad:
-      return ALQ_PASS_F_NOGRAD;
-    case Pass::kRecompute:
-      return ALQ_PASS_R;
-    case Pass::kBackward:
-      return ALQ_PASS_B;
+    case Pass::kForward: return ALQ_PASS_F;
+    case Pass::kForwardNoGrad: return ALQ_PASS_F_NOGRAD;
+    case Pass::kRecompute: return ALQ_PASS_R;
+    case Pass::kBackward: return ALQ_PASS_B;
   }
   return 0;
 }
@@ -169,12 +164,15 @@ double Engine::exposed_seconds() const {
          json.value("exposed_reduce_s", 0.0);
 }
 
-void Engine::write_trace(const std::string& folder) {
+void make_folder(const std::string& folder) {
   std::error_code failed;
   std::filesystem::create_directories(folder, failed);
   if (failed) {
     throw Error(fmt::format("--trace {}: {}", folder, failed.message()));
   }
+}
+
+void Engine::write_trace(const std::string& folder) {
   Status status;
   status.check(
       alq_engine_trace_write(engine_.get(), folder.c_str(), -1, status));

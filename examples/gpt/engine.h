@@ -50,4 +50,7 @@ class Engine final : public Host {
   alq_plan_report plan_;
 };
 
+// Creates the folder that traces go to, or says why not.
+void make_folder(const std::string& folder);
+
 }  // namespace gpt

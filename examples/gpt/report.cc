@@ -124,6 +124,12 @@ void Reporter::finish(const Summary& s) {
       fmt::format("nats per byte: unigram {:.4f}, bigram {:.4f}, "
                   "reached {:.4f} in training and {:.4f} held out",
                   s.unigram, s.bigram, s.loss, s.held_out));
+  if (!options_.trace.empty()) {
+    note(
+        fmt::format("trace: {0}/timeline.svg for a browser, {0}/trace.json for "
+                    "ui.perfetto.dev",
+                    options_.trace));
+  }
   if (s.hashed) {
     fmt::print("weights {}\n", hash);
     std::fflush(stdout);

@@ -87,6 +87,7 @@ class Trainer {
         engine_(session, options, layout_, share_.count),
         tokens_(static_cast<size_t>(options.shape.micro_batch *
                                     (options.shape.seq + 1))) {
+    if (!options.trace.empty()) make_folder(options.trace);
     if (session.rank() == 0) reporter_ = std::make_unique<Reporter>(options);
     init_weights(engine_, layout_, options.seed);
   }
@@ -241,6 +242,11 @@ void Trainer::run() {
 void check_options(const Options& options) {
   const std::string reason = why_not(options.shape);
   if (!reason.empty()) throw Error(reason);
+  for (const double x : {options.lr, options.weight_decay, options.clip}) {
+    if (!std::isfinite(x))
+      throw Error("--lr, --weight-decay and --clip must be finite");
+  }
+  if (options.warmup > (int64_t{1} << 40)) throw Error("--warmup is too long");
   if (options.global_batch % options.shape.micro_batch == 0) return;
   throw Error(
       fmt::format("--global-batch {} is not a multiple of "

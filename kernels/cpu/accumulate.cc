@@ -37,14 +37,10 @@ void accumulate_typed(const AccumulateArgs& a) {
 template <typename To>
 void accumulate_into(const AccumulateArgs& a) {
   switch (a.src_dtype) {
-    case ALQ_F64:
-      return accumulate_typed<To, double>(a);
-    case ALQ_F32:
-      return accumulate_typed<To, float>(a);
-    case ALQ_F16:
-      return accumulate_typed<To, F16>(a);
-    default:
-      return accumulate_typed<To, BF16>(a);
+    case ALQ_F64: return accumulate_typed<To, double>(a);
+    case ALQ_F32: return accumulate_typed<To, float>(a);
+    case ALQ_F16: return accumulate_typed<To, F16>(a);
+    default: return accumulate_typed<To, BF16>(a);
   }
 }
 

@@ -57,27 +57,19 @@ void cast_typed(const CastArgs& a) {
 template <typename From>
 void cast_from(const CastArgs& a) {
   switch (a.dst_dtype) {
-    case ALQ_F64:
-      return cast_typed<double, From>(a);
-    case ALQ_F32:
-      return cast_typed<float, From>(a);
-    case ALQ_F16:
-      return cast_typed<F16, From>(a);
-    default:
-      return cast_typed<BF16, From>(a);
+    case ALQ_F64: return cast_typed<double, From>(a);
+    case ALQ_F32: return cast_typed<float, From>(a);
+    case ALQ_F16: return cast_typed<F16, From>(a);
+    default: return cast_typed<BF16, From>(a);
   }
 }
 
 void cast(const CastArgs& a) {
   switch (a.src_dtype) {
-    case ALQ_F64:
-      return cast_from<double>(a);
-    case ALQ_F32:
-      return cast_from<float>(a);
-    case ALQ_F16:
-      return cast_from<F16>(a);
-    default:
-      return cast_from<BF16>(a);
+    case ALQ_F64: return cast_from<double>(a);
+    case ALQ_F32: return cast_from<float>(a);
+    case ALQ_F16: return cast_from<F16>(a);
+    default: return cast_from<BF16>(a);
   }
 }
 

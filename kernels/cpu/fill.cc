@@ -46,14 +46,10 @@ constexpr SimdTable<void(uint8_t*, size_t, uint64_t)> kFill =
 
 uint64_t repeat(uint64_t bits, int64_t width) {
   switch (width) {
-    case 1:
-      return (bits & 0xff) * 0x0101010101010101u;
-    case 2:
-      return (bits & 0xffff) * 0x0001000100010001u;
-    case 4:
-      return (bits & 0xffffffff) * 0x0000000100000001u;
-    default:
-      return bits;
+    case 1: return (bits & 0xff) * 0x0101010101010101u;
+    case 2: return (bits & 0xffff) * 0x0001000100010001u;
+    case 4: return (bits & 0xffffffff) * 0x0000000100000001u;
+    default: return bits;
   }
 }
 

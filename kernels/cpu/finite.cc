@@ -50,8 +50,7 @@ void finite_cpu(const FiniteArgs& args) {
     case ALQ_BF16:
       at = first_bad<uint16_t, 0x7f80u>(args.src, args.count);
       break;
-    default:
-      break;
+    default: break;
   }
   if (at < 0) return;
   int64_t bad = args.base + at;

@@ -313,14 +313,10 @@ void norm_elements(const void* p, int64_t count, int64_t base, NormBins* bins) {
 
 void norm_irregular(const NormArgs& a) {
   switch (a.dtype) {
-    case ALQ_F64:
-      return norm_elements<double>(a.src, a.count, a.base, a.bins);
-    case ALQ_F32:
-      return norm_elements<float>(a.src, a.count, a.base, a.bins);
-    case ALQ_F16:
-      return norm_elements<F16>(a.src, a.count, a.base, a.bins);
-    default:
-      return norm_elements<BF16>(a.src, a.count, a.base, a.bins);
+    case ALQ_F64: return norm_elements<double>(a.src, a.count, a.base, a.bins);
+    case ALQ_F32: return norm_elements<float>(a.src, a.count, a.base, a.bins);
+    case ALQ_F16: return norm_elements<F16>(a.src, a.count, a.base, a.bins);
+    default: return norm_elements<BF16>(a.src, a.count, a.base, a.bins);
   }
 }
 

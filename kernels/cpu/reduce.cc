@@ -135,27 +135,19 @@ template <typename In>
 void reduce_float(const ReduceArgs& a) {
   using T = std::conditional_t<std::is_same_v<In, double>, double, float>;
   switch (a.out) {
-    case ALQ_F64:
-      return reduce_op<double, In, double>(a);
-    case ALQ_F32:
-      return reduce_op<T, In, float>(a);
-    case ALQ_F16:
-      return reduce_op<T, In, F16>(a);
-    default:
-      return reduce_op<T, In, BF16>(a);
+    case ALQ_F64: return reduce_op<double, In, double>(a);
+    case ALQ_F32: return reduce_op<T, In, float>(a);
+    case ALQ_F16: return reduce_op<T, In, F16>(a);
+    default: return reduce_op<T, In, BF16>(a);
   }
 }
 
 void reduce(const ReduceArgs& a) {
   switch (a.in) {
-    case ALQ_F64:
-      return reduce_float<double>(a);
-    case ALQ_F32:
-      return reduce_float<float>(a);
-    case ALQ_F16:
-      return reduce_float<F16>(a);
-    default:
-      return reduce_float<BF16>(a);
+    case ALQ_F64: return reduce_float<double>(a);
+    case ALQ_F32: return reduce_float<float>(a);
+    case ALQ_F16: return reduce_float<F16>(a);
+    default: return reduce_float<BF16>(a);
   }
 }
 
@@ -169,22 +161,14 @@ void reduce_integer(const ReduceArgs& a) {
 
 void reduce_integers(const ReduceArgs& a) {
   switch (a.in) {
-    case ALQ_I8:
-      return reduce_integer<int8_t>(a);
-    case ALQ_I16:
-      return reduce_integer<int16_t>(a);
-    case ALQ_I32:
-      return reduce_integer<int32_t>(a);
-    case ALQ_I64:
-      return reduce_integer<int64_t>(a);
-    case ALQ_U8:
-      return reduce_integer<uint8_t>(a);
-    case ALQ_U16:
-      return reduce_integer<uint16_t>(a);
-    case ALQ_U32:
-      return reduce_integer<uint32_t>(a);
-    default:
-      return reduce_integer<uint64_t>(a);
+    case ALQ_I8: return reduce_integer<int8_t>(a);
+    case ALQ_I16: return reduce_integer<int16_t>(a);
+    case ALQ_I32: return reduce_integer<int32_t>(a);
+    case ALQ_I64: return reduce_integer<int64_t>(a);
+    case ALQ_U8: return reduce_integer<uint8_t>(a);
+    case ALQ_U16: return reduce_integer<uint16_t>(a);
+    case ALQ_U32: return reduce_integer<uint32_t>(a);
+    default: return reduce_integer<uint64_t>(a);
   }
 }
 

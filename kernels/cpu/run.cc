@@ -5,24 +5,17 @@ namespace aliquot::kernels {
 
 void run_cpu(OpCode op, const void* args) {
   switch (op) {
-    case OpCode::kFill:
-      return fill_cpu(*static_cast<const FillArgs*>(args));
-    case OpCode::kCopy:
-      return copy_cpu(*static_cast<const CopyArgs*>(args));
-    case OpCode::kCast:
-      return cast_cpu(*static_cast<const CastArgs*>(args));
+    case OpCode::kFill: return fill_cpu(*static_cast<const FillArgs*>(args));
+    case OpCode::kCopy: return copy_cpu(*static_cast<const CopyArgs*>(args));
+    case OpCode::kCast: return cast_cpu(*static_cast<const CastArgs*>(args));
     case OpCode::kAccumulate:
       return accumulate_cpu(*static_cast<const AccumulateArgs*>(args));
-    case OpCode::kAdamW:
-      return adamw_cpu(*static_cast<const AdamWArgs*>(args));
-    case OpCode::kSgd:
-      return sgd_cpu(*static_cast<const SgdArgs*>(args));
-    case OpCode::kNorm:
-      return norm_cpu(*static_cast<const NormArgs*>(args));
+    case OpCode::kAdamW: return adamw_cpu(*static_cast<const AdamWArgs*>(args));
+    case OpCode::kSgd: return sgd_cpu(*static_cast<const SgdArgs*>(args));
+    case OpCode::kNorm: return norm_cpu(*static_cast<const NormArgs*>(args));
     case OpCode::kFinite:
       return finite_cpu(*static_cast<const FiniteArgs*>(args));
-    case OpCode::kStamp:
-      return stamp_cpu(*static_cast<const StampArgs*>(args));
+    case OpCode::kStamp: return stamp_cpu(*static_cast<const StampArgs*>(args));
   }
 }
 

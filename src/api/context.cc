@@ -87,11 +87,8 @@ Status read_hints(const char* hints, Context* context) {
 Result<Place> place_of(const alq_open_desc& desc) {
   Place place;
   switch (desc.bootstrap) {
-    case ALQ_BOOTSTRAP_AUTO:
-      return place_from_environment();
-    case ALQ_BOOTSTRAP_SINGLE:
-      place.source = "single";
-      return place;
+    case ALQ_BOOTSTRAP_AUTO: return place_from_environment();
+    case ALQ_BOOTSTRAP_SINGLE: place.source = "single"; return place;
     case ALQ_BOOTSTRAP_ENV: {
       ALQ_ASSIGN(place, place_from_environment());
       if (place.source != "none") return place;
@@ -101,15 +98,9 @@ Result<Place> place_of(const alq_open_desc& desc) {
                         "ALIQUOT_RANK, ALIQUOT_WORLD_SIZE, ALIQUOT_STORE and "
                         "ALIQUOT_SECRET");
     }
-    case ALQ_BOOTSTRAP_STORE:
-      place.source = "store";
-      break;
-    case ALQ_BOOTSTRAP_BYTES:
-      place.source = "bytes";
-      break;
-    case ALQ_BOOTSTRAP_LOCAL:
-      place.source = "local";
-      break;
+    case ALQ_BOOTSTRAP_STORE: place.source = "store"; break;
+    case ALQ_BOOTSTRAP_BYTES: place.source = "bytes"; break;
+    case ALQ_BOOTSTRAP_LOCAL: place.source = "local"; break;
     default:
       return make_error(ALQ_INVALID_ARGUMENT, "unknown bootstrap {}",
                         desc.bootstrap);
@@ -232,17 +223,17 @@ alq_status alq_connect(alq_context* ctx, const void* blobs, size_t blob_bytes,
     }
     if (blobs == nullptr || blob_bytes != state->join->blob().size() ||
         timeout_ns < 0) {
-      return make_error(ALQ_INVALID_ARGUMENT,
-                        "connect needs {} blobs of {} bytes one after the other "
-                        "(got {} bytes each) and a timeout of at least 0",
-                        state->context->size, state->join->blob().size(),
-                        blob_bytes);
+      return make_error(
+          ALQ_INVALID_ARGUMENT,
+          "connect needs {} blobs of {} bytes one after the other "
+          "(got {} bytes each) and a timeout of at least 0",
+          state->context->size, state->join->blob().size(), blob_bytes);
     }
     std::vector<Bytes> all;
     for (int32_t r = 0; r < state->context->size; ++r) {
-      all.emplace_back(static_cast<const char*>(blobs) +
-                           static_cast<size_t>(r) * blob_bytes,
-                       blob_bytes);
+      all.emplace_back(
+          static_cast<const char*>(blobs) + static_cast<size_t>(r) * blob_bytes,
+          blob_bytes);
     }
     ALQ_ASSIGN(state->world,
                state->join->connect(all, state->context->deadline(timeout_ns)));

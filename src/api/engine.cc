@@ -20,8 +20,7 @@ Status read_config(const alq_engine_desc& d, EngineConfig* config) {
                       "alq_engine_desc: flags, extension blocks and hints have "
                       "no meaning in this version; leave them zero");
   }
-  for (alq_dtype dtype :
-       {d.grad_dtype, d.accumulate_dtype, d.master_dtype}) {
+  for (alq_dtype dtype : {d.grad_dtype, d.accumulate_dtype, d.master_dtype}) {
     if (dtype != 0 && !is_float(dtype)) {
       return make_error(ALQ_INVALID_ARGUMENT,
                         "alq_engine_desc: dtype {} ({}) is no floating type",
@@ -29,8 +28,7 @@ Status read_config(const alq_engine_desc& d, EngineConfig* config) {
     }
   }
   if (d.master_dtype != 0 && dtype_size(d.master_dtype) < 4) {
-    return make_error(ALQ_UNSUPPORTED,
-                      "master copies in {}: use f32 or f64",
+    return make_error(ALQ_UNSUPPORTED, "master copies in {}: use f32 or f64",
                       dtype_name(d.master_dtype));
   }
   if (d.determinism < 0 || d.determinism > ALQ_DETERMINISM_FAST ||
@@ -56,8 +54,8 @@ Status read_param(const alq_param_desc& d, engine::Param* param) {
   }
   param->name = d.name;
   if ((d.flags & ~(ALQ_PARAM_TRAINABLE | ALQ_PARAM_WHOLE_ROWS)) != 0) {
-    return make_error(ALQ_INVALID_ARGUMENT, "parameter \"{}\": unknown flags {:#x}",
-                      d.name, d.flags);
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "parameter \"{}\": unknown flags {:#x}", d.name, d.flags);
   }
   param->trainable = (d.flags & ALQ_PARAM_TRAINABLE) != 0;
   param->whole_rows = (d.flags & ALQ_PARAM_WHOLE_ROWS) != 0;
@@ -76,8 +74,9 @@ Status read_param(const alq_param_desc& d, engine::Param* param) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "parameter \"{}\": {} dims{} and optimizer group {}; "
                       "there are up to {} dims and {} groups",
-                      d.name, d.ndim, d.shape == nullptr ? " without shape" : "",
-                      d.optim_group, kMaxDims, kMaxGroups);
+                      d.name, d.ndim,
+                      d.shape == nullptr ? " without shape" : "", d.optim_group,
+                      kMaxDims, kMaxGroups);
   }
   param->optim_group = d.optim_group;
   int64_t count = 1;
@@ -101,8 +100,8 @@ Status check_optimizer(const alq_optimizer_desc& d) {
   bool known = d.kind == ALQ_OPTIM_NONE || d.kind == ALQ_OPTIM_ADAMW ||
                d.kind == ALQ_OPTIM_SGD;
   if (!known || d.flags != 0) {
-    return make_error(ALQ_INVALID_ARGUMENT, "unknown optimizer {} (flags {:#x})",
-                      d.kind, d.flags);
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "unknown optimizer {} (flags {:#x})", d.kind, d.flags);
   }
   if (d.kind == ALQ_OPTIM_ADAMW &&
       !(d.beta1 >= 0 && d.beta1 < 1 && d.beta2 >= 0 && d.beta2 < 1 &&
@@ -116,10 +115,11 @@ Status check_optimizer(const alq_optimizer_desc& d) {
                 (d.nesterov == 0 ||
                  (d.nesterov == 1 && d.momentum > 0 && d.dampening == 0));
   if (d.kind == ALQ_OPTIM_SGD && !sgd_ok) {
-    return make_error(ALQ_INVALID_ARGUMENT,
-                      "SGD: momentum {} must not be negative; nesterov {} needs "
-                      "momentum and no dampening ({})",
-                      d.momentum, d.nesterov, d.dampening);
+    return make_error(
+        ALQ_INVALID_ARGUMENT,
+        "SGD: momentum {} must not be negative; nesterov {} needs "
+        "momentum and no dampening ({})",
+        d.momentum, d.nesterov, d.dampening);
   }
   if (d.state_dtype != 0 &&
       (!is_float(d.state_dtype) || dtype_size(d.state_dtype) < 4)) {
@@ -152,7 +152,8 @@ Status check_plan(const alq_plan_desc& d) {
       d.progress < 0 || d.progress > ALQ_PROGRESS_ON || d.cap_bytes < 0) {
     return make_error(
         ALQ_INVALID_ARGUMENT,
-        "alq_plan_desc: a field is out of range: phases {:#x}, microbatches {}, "
+        "alq_plan_desc: a field is out of range: phases {:#x}, microbatches "
+        "{}, "
         "prefetch {}, max_open {}, reshard {}, memory {}, gather {}, progress "
         "{}, cap_bytes {}",
         d.phases, d.microbatches, d.prefetch, d.max_open, d.reshard, d.memory,
@@ -170,8 +171,8 @@ alq_plan_report report_of(const engine::Plan& plan,
   using engine::Owner;
   alq_plan_report r = {};
   r.total_bytes = plan.total_bytes();
-  r.param_bytes = bytes_of(plan, Owner::kParam) +
-                  (plan.total_bytes() - plan.arena_bytes);
+  r.param_bytes =
+      bytes_of(plan, Owner::kParam) + (plan.total_bytes() - plan.arena_bytes);
   r.master_bytes = bytes_of(plan, Owner::kMaster);
   r.slot_bytes = bytes_of(plan, Owner::kSlot);
   r.grad_bytes = bytes_of(plan, Owner::kGrad);

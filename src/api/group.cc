@@ -82,9 +82,9 @@ alq_status alq_group_split(alq_group* parent, int32_t color, int32_t key,
     ALQ_ASSIGN(GroupState * state, resolve(parent));
     ALQ_TRY(need_world(*state->ctx));
     Deadline deadline = Deadline::after(state->group->timeout_ns());
-    ALQ_ASSIGN(std::shared_ptr<Group> group,
-               state->group->split(color, key, name == nullptr ? "" : name,
-                                   deadline));
+    ALQ_ASSIGN(
+        std::shared_ptr<Group> group,
+        state->group->split(color, key, name == nullptr ? "" : name, deadline));
     if (group != nullptr) *out = make_group(state->ctx, std::move(group));
     return {};
   });
@@ -160,10 +160,11 @@ alq_status alq_group_abort(alq_group* group, const char* reason,
   return guard(err, [&]() -> Status {
     ALQ_ASSIGN(GroupState * state, resolve(group));
     int32_t rank = state->ctx->context->rank;
-    state->group->abort(make_error(ALQ_ABORTED, "rank {} aborted group \"{}\": {}",
-                                   rank, state->group->name(),
-                                   reason == nullptr ? "no reason given" : reason)
-                            .with_rank(rank));
+    state->group->abort(
+        make_error(ALQ_ABORTED, "rank {} aborted group \"{}\": {}", rank,
+                   state->group->name(),
+                   reason == nullptr ? "no reason given" : reason)
+            .with_rank(rank));
     return {};
   });
 }
@@ -253,8 +254,8 @@ alq_status alq_group_reduce_scatter(alq_group* group, const void* src,
 alq_status alq_group_reduce_scatter_v(alq_group* group, const void* src,
                                       void* dst, const int64_t* counts,
                                       alq_dtype dtype, alq_reduce_op op,
-                                      const alq_stream* stream,
-                                      alq_work** work, alq_error* err) {
+                                      const alq_stream* stream, alq_work** work,
+                                      alq_error* err) {
   return guard(err, [&]() -> Status {
     Call call{group, stream, work};
     Coll coll;

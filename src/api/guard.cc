@@ -33,10 +33,11 @@ Status check_struct(const char* name, uint32_t caller_size, uint32_t own_size,
   const auto* bytes = static_cast<const unsigned char*>(caller);
   for (uint32_t i = own_size; i < caller_size; ++i) {
     if (bytes[i] != 0) {
-      return make_error(ALQ_UNIMPLEMENTED,
-                        "{} has {} bytes, this library knows {}, and byte {} is "
-                        "not zero: that field needs a newer library",
-                        name, caller_size, own_size, i);
+      return make_error(
+          ALQ_UNIMPLEMENTED,
+          "{} has {} bytes, this library knows {}, and byte {} is "
+          "not zero: that field needs a newer library",
+          name, caller_size, own_size, i);
     }
   }
   return {};

@@ -27,6 +27,13 @@ alq_status guard(alq_error* err, Body body) noexcept {
     }
     return ALQ_RESOURCE_EXHAUSTED;
   } catch (...) {
+    if (err != nullptr) {
+      err->code = ALQ_INTERNAL;
+      err->domain = err->native_code = 0;
+      err->rank = -1;
+      std::strcpy(err->message,
+                  "an exception reached the C ABI; please report it");
+    }
     return ALQ_INTERNAL;
   }
 }

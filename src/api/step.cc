@@ -73,8 +73,7 @@ alq_status alq_microbatch_begin(alq_engine* engine, int32_t mode, double weight,
                                 alq_error* err) {
   return guard(err, [&]() -> Status {
     ALQ_ASSIGN(EngineState * state, resolve(engine));
-    return state->engine->microbatch_begin(mode, weight, last != 0,
-                                           grad_scale);
+    return state->engine->microbatch_begin(mode, weight, last != 0, grad_scale);
   });
 }
 
@@ -86,11 +85,11 @@ alq_status alq_unit_begin(alq_engine* engine, int64_t unit, int32_t pass,
     alq_unit_view known = {};
     ALQ_TRY(read_struct("alq_unit_view", view, &known));
     if ((known.flags & ~ALQ_VIEW_PUSH) != 0) {
-      return make_error(ALQ_INVALID_ARGUMENT, "alq_unit_view: unknown flags {:#x}",
-                        known.flags);
+      return make_error(ALQ_INVALID_ARGUMENT,
+                        "alq_unit_view: unknown flags {:#x}", known.flags);
     }
-    ALQ_TRY(call.state->engine->unit_begin(id_of(unit), pass, call.stream,
-                                           &known));
+    ALQ_TRY(
+        call.state->engine->unit_begin(id_of(unit), pass, call.stream, &known));
     write_struct(known, view);
     return {};
   });

@@ -61,8 +61,8 @@ const char* alq_build_info(void) {
 
 int32_t alq_has(const char* feature) {
   static constexpr const char* kFeatures[] = {
-      "device.cpu",     "backend.mem",    "strategy.single", "strategy.ddp",
-      "strategy.zero1", "strategy.zero2", "strategy.fsdp",   "strategy.hsdp",
+      "device.cpu",      "backend.mem",    "strategy.single", "strategy.ddp",
+      "strategy.zero1",  "strategy.zero2", "strategy.fsdp",   "strategy.hsdp",
       "optimizer.adamw", "optimizer.sgd"};
   if (feature == nullptr) return 0;
   for (const char* known : kFeatures) {

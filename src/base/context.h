@@ -18,7 +18,7 @@ struct Context {
   const int32_t rank, size;
   int32_t local_rank = 0, local_size = 1;
   int64_t timeout_ns = 300'000'000'000;  // default deadline of every call
-  double time_scale = 1;  // multiplies every detector constant
+  double time_scale = 1;                 // multiplies every detector constant
   // Makes queued operations as slow as such a wire; 0: off.
   double throttle_bytes_per_s = 0;
   LogRing log;

@@ -11,11 +11,21 @@ using Dtype = alq_dtype;
 
 constexpr int64_t dtype_size(Dtype dtype) {
   switch (dtype) {
-    case ALQ_F64: case ALQ_I64: case ALQ_U64: return 8;
-    case ALQ_F32: case ALQ_I32: case ALQ_U32: return 4;
-    case ALQ_F16: case ALQ_BF16: case ALQ_I16: case ALQ_U16: return 2;
-    case ALQ_I8: case ALQ_U8: case ALQ_BOOL: case ALQ_F8E4M3: case ALQ_F8E5M2:
-      return 1;
+    case ALQ_F64:
+    case ALQ_I64:
+    case ALQ_U64: return 8;
+    case ALQ_F32:
+    case ALQ_I32:
+    case ALQ_U32: return 4;
+    case ALQ_F16:
+    case ALQ_BF16:
+    case ALQ_I16:
+    case ALQ_U16: return 2;
+    case ALQ_I8:
+    case ALQ_U8:
+    case ALQ_BOOL:
+    case ALQ_F8E4M3:
+    case ALQ_F8E5M2: return 1;
     default: return 0;
   }
 }

@@ -26,7 +26,8 @@ const std::vector<std::string_view> kFaultPoints = {
 namespace {
 
 bool parse_int(std::string_view text, int64_t* out) {
-  auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), *out);
+  auto [end, ec] =
+      std::from_chars(text.data(), text.data() + text.size(), *out);
   return ec == std::errc() && end == text.data() + text.size();
 }
 
@@ -105,7 +106,8 @@ Status Faults::hit(std::string_view name) {
   {
     std::lock_guard lock(mutex_);
     for (Fault& fault : faults_) {
-      if (fault.point == name && fault.hits_left > 0 && --fault.hits_left == 0) {
+      if (fault.point == name && fault.hits_left > 0 &&
+          --fault.hits_left == 0) {
         action = fault.action;
       }
     }
@@ -114,8 +116,9 @@ Status Faults::hit(std::string_view name) {
   if (action == "stop") raise(SIGSTOP);
   if (action == "exit") _exit(7);
   if (action == "error") {
-    return make_error(ALQ_INTERNAL, "fault point {} on rank {} returned an error",
-                      name, rank_);
+    return make_error(ALQ_INTERNAL,
+                      "fault point {} on rank {} returned an error", name,
+                      rank_);
   }
   if (action.starts_with("delay_ms/")) {
     int64_t ms = 0;

@@ -2,11 +2,11 @@
 // ring (alq_log_read).  When full, the oldest line is dropped and counted.
 #pragma once
 
+#include <fmt/format.h>
+
 #include <deque>
 #include <mutex>
 #include <string>
-
-#include <fmt/format.h>
 
 namespace aliquot {
 

@@ -28,8 +28,8 @@ class [[nodiscard]] Status {
   Status(const Status& other) { *this = other; }
   Status& operator=(const Status& other) {
     if (this != &other) {
-      detail_ = other.detail_ ? std::make_unique<Detail>(*other.detail_)
-                              : nullptr;
+      detail_ =
+          other.detail_ ? std::make_unique<Detail>(*other.detail_) : nullptr;
     }
     return *this;
   }
@@ -95,19 +95,19 @@ class [[nodiscard]] Result {
 };
 
 // The only two macros of the code base: they return early.
-#define ALQ_TRY(expr)                              \
-  do {                                             \
-    ::aliquot::Status alq_try_status = (expr);     \
+#define ALQ_TRY(expr)                                \
+  do {                                               \
+    ::aliquot::Status alq_try_status = (expr);       \
     if (!alq_try_status.ok()) return alq_try_status; \
   } while (false)
 
 #define ALQ_CONCAT_(a, b) a##b
 #define ALQ_CONCAT(a, b) ALQ_CONCAT_(a, b)
 // ALQ_ASSIGN(auto x, function_returning_result());
-#define ALQ_ASSIGN(lhs, expr)                                     \
-  auto ALQ_CONCAT(alq_result_, __LINE__) = (expr);                \
-  if (!ALQ_CONCAT(alq_result_, __LINE__).ok())                    \
-    return ALQ_CONCAT(alq_result_, __LINE__).status();            \
+#define ALQ_ASSIGN(lhs, expr)                          \
+  auto ALQ_CONCAT(alq_result_, __LINE__) = (expr);     \
+  if (!ALQ_CONCAT(alq_result_, __LINE__).ok())         \
+    return ALQ_CONCAT(alq_result_, __LINE__).status(); \
   lhs = std::move(ALQ_CONCAT(alq_result_, __LINE__).value())
 
 }  // namespace aliquot

@@ -65,8 +65,8 @@ int32_t Core::unit_that_needs(int32_t bundle) const {
 // A bundle that is prefetched and not begun yet keeps its slot as well.
 bool Core::holds_slot(int32_t bundle) const {
   const BundleState& state = bundles_[at(bundle)];
-  return needed(bundle) || (state.fresh && !state.awaited &&
-                            shape_.bundles[at(bundle)].gathers);
+  return needed(bundle) ||
+         (state.fresh && !state.awaited && shape_.bundles[at(bundle)].gathers);
 }
 
 int32_t Core::needed() const {
@@ -184,8 +184,8 @@ void Core::prefetch() {
     for (int32_t b : shape_.units[at(trace.order[i])]) {
       if (bundles_[at(b)].fresh) {
         // One that was gathered ahead and not begun yet uses up depth.
-        counted = counted || (!bundles_[at(b)].awaited &&
-                              shape_.bundles[at(b)].gathers);
+        counted = counted ||
+                  (!bundles_[at(b)].awaited && shape_.bundles[at(b)].gathers);
         continue;
       }
       int32_t owner = slot_owner_[at(shape_.bundles[at(b)].slot)];
@@ -273,8 +273,8 @@ CoreError Core::grad_ready(int32_t param) {
   if (state.window != Window::kCollecting) return {CoreCode::kNoGradWindow};
   params_[at(param)].ready = true;
   ++state.ready;
-  if (state.ready == static_cast<int32_t>(
-                         shape_.bundles[at(b)].trainable.size())) {
+  if (state.ready ==
+      static_cast<int32_t>(shape_.bundles[at(b)].trainable.size())) {
     reduce(b);
     prefetch();
   }

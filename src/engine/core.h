@@ -15,8 +15,8 @@
 // looks ahead in the last recorded order and gathers the next `prefetch` absent
 // bundles whose slots are free, stopping at the first that is not: it waits, it
 // never reorders.  A begin that departs from the order re-finds its place and
-// counts as a repair.  Passes of a held unit leave no trace and prefetch nothing:
-// ranks may run different numbers of them.
+// counts as a repair.  Passes of a held unit leave no trace and prefetch
+// nothing: ranks may run different numbers of them.
 //
 // Gradients.  A bundle collects in one window per microbatch; when its last
 // trainable parameter is ready it reduces.  Gradient slots are shared too.
@@ -65,13 +65,13 @@ enum class CoreCode : int32_t {
   kOk,
   kNotInMicrobatch,
   kInMicrobatch,
-  kBadPass,         // a pass that the mode does not allow
-  kNotOpen,         // end without begin
-  kSlotBusy,        // unit's slot is needed by open unit `other`
-  kGradSlotBusy,    // gradient slot is still collected by unit `other`
-  kAlreadyReady,    // gradient made ready twice
+  kBadPass,       // a pass that the mode does not allow
+  kNotOpen,       // end without begin
+  kSlotBusy,      // unit's slot is needed by open unit `other`
+  kGradSlotBusy,  // gradient slot is still collected by unit `other`
+  kAlreadyReady,  // gradient made ready twice
   kNotTrainable,
-  kNoGradWindow,    // grad_ready before any backward of its unit
+  kNoGradWindow,  // grad_ready before any backward of its unit
   kStillHeld,
   kNotHeld,
 };
@@ -126,8 +126,8 @@ class Core {
   };
   enum class Window : int32_t { kIdle, kCollecting, kReduced };
   struct BundleState {
-    bool fresh = false;      // the slot holds the current version
-    bool awaited = false;  // someone waited for the current gather
+    bool fresh = false;        // the slot holds the current version
+    bool awaited = false;      // someone waited for the current gather
     bool final_grads = false;  // since the last backward begin
     Window window = Window::kIdle;
     int32_t ready = 0;
@@ -161,7 +161,7 @@ class Core {
   std::vector<BundleState> bundles_;
   std::vector<ParamState> params_;
   std::vector<int32_t> slot_owner_, grad_owner_;  // bundle or -1
-  Trace traces_[2];  // TRAIN, EVAL
+  Trace traces_[2];                               // TRAIN, EVAL
   std::vector<Action> actions_;
   bool in_microbatch_ = false;
   int32_t mode_ = ALQ_TRAIN;

@@ -12,8 +12,11 @@ namespace aliquot::engine {
 Engine::Engine(std::shared_ptr<Context> context, std::shared_ptr<Device> device,
                std::shared_ptr<Mesh> mesh, std::string name,
                EngineConfig config)
-    : context_(std::move(context)), device_(std::move(device)),
-      mesh_(std::move(mesh)), name_(std::move(name)), config_(config) {
+    : context_(std::move(context)),
+      device_(std::move(device)),
+      mesh_(std::move(mesh)),
+      name_(std::move(name)),
+      config_(config) {
   int32_t rank = context_->rank;
   place_ = {mesh_->axis_size("dp_shard"), mesh_->axis_size("dp_replicate"),
             mesh_->coordinate("dp_shard", rank),
@@ -87,26 +90,26 @@ Status Engine::make_groups() {
     ALQ_ASSIGN(groups_.replicate,
                mesh_->group("dp_replicate", "reduce", deadline()));
   }
-  ALQ_ASSIGN(groups_.exchange, mesh_->group("dp_replicate,dp_shard",
-                                            "exchange", deadline()));
+  ALQ_ASSIGN(groups_.exchange,
+             mesh_->group("dp_replicate,dp_shard", "exchange", deadline()));
   return {};
 }
 
 // Ranks that planned different things would exchange garbage: compare first.
 Status Engine::compare_plans() {
-  std::string text = fmt::format(
-      "{} {} {} {} {} {} {} {} {} {}", plan_.desc.strategy, plan_.axes.shards,
-      plan_.axes.replicas, plan_.microbatches, plan_.prefetch, plan_.max_open,
-      plan_.defer, plan_.map,
-      plan_.desc.nesting == nullptr ? "" : plan_.desc.nesting,
-      config_.accumulate_fast);
+  std::string text =
+      fmt::format("{} {} {} {} {} {} {} {} {} {}", plan_.desc.strategy,
+                  plan_.axes.shards, plan_.axes.replicas, plan_.microbatches,
+                  plan_.prefetch, plan_.max_open, plan_.defer, plan_.map,
+                  plan_.desc.nesting == nullptr ? "" : plan_.desc.nesting,
+                  config_.accumulate_fast);
   text += fmt::format(" {} {} {} {} {} {} {} {}", plan_.desc.memory,
-                      plan_.desc.phases, plan_.desc.reshard,
-                      config_.grad_dtype, config_.accumulate_dtype,
-                      config_.master_dtype, config_.loss_scale,
-                      config_.poison);
-  text += fmt::format(" {} {} {}", plan_.placement.shard_params,
-                      plan_.placement.shard_grads, plan_.placement.shard_states);
+                      plan_.desc.phases, plan_.desc.reshard, config_.grad_dtype,
+                      config_.accumulate_dtype, config_.master_dtype,
+                      config_.loss_scale, config_.poison);
+  text +=
+      fmt::format(" {} {} {}", plan_.placement.shard_params,
+                  plan_.placement.shard_grads, plan_.placement.shard_states);
   for (const Unit& u : model_.units) {
     text += fmt::format("\n{} {} {}", u.name, u.root, fmt::join(u.params, ","));
   }
@@ -178,18 +181,16 @@ Status Engine::plan(const alq_plan_desc& desc) {
 
 Status Engine::commit(void* slab) {
   if (!planned_ || committed_) {
-    return make_error(ALQ_FAILED_PRECONDITION, "engine {}: {}", name_,
-                      planned_ ? "committed already"
-                               : "call alq_engine_plan before commit");
+    return make_error(
+        ALQ_FAILED_PRECONDITION, "engine {}: {}", name_,
+        planned_ ? "committed already" : "call alq_engine_plan before commit");
   }
   bool wants_slab = plan_.desc.memory == ALQ_MEMORY_SLAB;
   if (wants_slab != (slab != nullptr)) {
-    return make_error(ALQ_INVALID_ARGUMENT,
-                      "engine {}: memory {} {} a slab", name_,
-                      wants_slab ? "SLAB needs" : "LEND and INTO take no",
-                      wants_slab ? fmt::format("of {} bytes;",
-                                               plan_.arena_bytes)
-                                 : "");
+    return make_error(
+        ALQ_INVALID_ARGUMENT, "engine {}: memory {} {} a slab", name_,
+        wants_slab ? "SLAB needs" : "LEND and INTO take no",
+        wants_slab ? fmt::format("of {} bytes;", plan_.arena_bytes) : "");
   }
   if (reinterpret_cast<uintptr_t>(slab) % 4096 != 0) {
     return make_error(ALQ_INVALID_ARGUMENT,
@@ -198,8 +199,8 @@ Status Engine::commit(void* slab) {
   ALQ_ASSIGN(executor_,
              Executor::create(context_, device_, groups_, &model_, &plan_,
                               &config_, &recorder_, slab, deadline()));
-  ALQ_ASSIGN(scalars_, device_->allocate(sizeof(kernels::StepScalars),
-                                         "step scalars"));
+  ALQ_ASSIGN(scalars_,
+             device_->allocate(sizeof(kernels::StepScalars), "step scalars"));
   make_shares();
   core_ = std::make_unique<Core>(plan_.core_shape(model_));
   for (const Unit& unit : model_.units) {

@@ -20,9 +20,9 @@ Result<std::unique_ptr<Executor>> Executor::create(
     DataGroups groups, const Model* model, const Plan* plan,
     const EngineConfig* config, trace::Recorder* recorder, void* slab,
     Deadline deadline) {
-  std::unique_ptr<Executor> e(
-      new Executor(std::move(context), std::move(device), std::move(groups),
-                   model, plan, config, recorder));
+  std::unique_ptr<Executor> e(new Executor(std::move(context),
+                                           std::move(device), std::move(groups),
+                                           model, plan, config, recorder));
   ALQ_ASSIGN(e->memory_,
              EngineMemory::create(*plan, e->device_.get(),
                                   e->groups_.gather.get(), slab, deadline));
@@ -84,12 +84,10 @@ Status Executor::run(std::vector<Action>* actions, Stream* caller,
 Status Executor::execute(const Action& action, Stream* caller,
                          Deadline deadline) {
   switch (action.kind) {
-    case ActionKind::kEvict:
-      return evict(action.bundle);
+    case ActionKind::kEvict: return evict(action.bundle);
     case ActionKind::kGather:
       return gather(action.bundle, caller, action.arg != 0);
-    case ActionKind::kAwait:
-      return await(action.bundle, caller, deadline);
+    case ActionKind::kAwait: return await(action.bundle, caller, deadline);
     case ActionKind::kOpenGrads:
       return open_grads(action.bundle, caller, deadline);
     case ActionKind::kZeroGrad: {
@@ -98,8 +96,7 @@ Status Executor::execute(const Action& action, Stream* caller,
                   param.count * dtype_size(segment_of(param).grad_dtype),
                   false);
     }
-    case ActionKind::kReduce:
-      return reduce(action.bundle, caller);
+    case ActionKind::kReduce: return reduce(action.bundle, caller);
   }
   return {};
 }
@@ -127,9 +124,8 @@ Status Executor::gather(int32_t bundle, Stream* caller, bool prefetched) {
   Deadline none = context_->deadline(0);
   ALQ_TRY(device_->wait(gather_stream_.get(), *events.read, none));
   int64_t bytes = gather_bytes(plan_, bundle);
-  ALQ_ASSIGN(trace::Span * span,
-             begin_span(trace::Lane::kGather, bundle, bytes,
-                        gather_stream_.get()));
+  ALQ_ASSIGN(trace::Span * span, begin_span(trace::Lane::kGather, bundle, bytes,
+                                            gather_stream_.get()));
   const std::vector<SegmentPlan>& segments =
       plan_.bundles[at_index(bundle)].segments;
   for (size_t s = 0; s < segments.size(); ++s) {
@@ -209,10 +205,9 @@ void Executor::record_wait(int32_t bundle, int64_t begin, int64_t end,
   recorder_.add(span);
 }
 
-Status Executor::open_grads(int32_t bundle, Stream* caller,
-                            Deadline deadline) {
-  int32_t& user = grad_slot_user_[at_index(
-      plan_.bundles[at_index(bundle)].grad_slot)];
+Status Executor::open_grads(int32_t bundle, Stream* caller, Deadline deadline) {
+  int32_t& user =
+      grad_slot_user_[at_index(plan_.bundles[at_index(bundle)].grad_slot)];
   if (user >= 0) {
     Event& reduced = *events_[at_index(user)].reduced;
     if (!device_->done(reduced)) {

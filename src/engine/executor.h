@@ -34,7 +34,7 @@ struct ExposedTime {
   int64_t late_gathers = 0;   // waited for a gather that was not prefetched
   int64_t slow_gathers = 0;   // prefetched, and still not there
   int64_t small_gathers = 0;  // of those, too small to be more than latency
-  int64_t slot_waits = 0;    // a gradient slot was still being reduced
+  int64_t slot_waits = 0;     // a gradient slot was still being reduced
 };
 
 struct Traffic {
@@ -92,9 +92,13 @@ class Executor {
   Executor(std::shared_ptr<Context> context, std::shared_ptr<Device> device,
            DataGroups groups, const Model* model, const Plan* plan,
            const EngineConfig* config, trace::Recorder* recorder)
-      : context_(std::move(context)), device_(std::move(device)),
-        groups_(std::move(groups)), model_(*model), plan_(*plan),
-        config_(*config), recorder_(*recorder) {}
+      : context_(std::move(context)),
+        device_(std::move(device)),
+        groups_(std::move(groups)),
+        model_(*model),
+        plan_(*plan),
+        config_(*config),
+        recorder_(*recorder) {}
 
   Status execute(const Action& action, Stream* caller, Deadline deadline);
   Status evict(int32_t bundle);

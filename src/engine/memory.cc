@@ -9,9 +9,11 @@ Result<EngineMemory> EngineMemory::create(const Plan& plan, Device* device,
   if (slab != nullptr) {
     memory.arena_ = static_cast<std::byte*>(slab);
     kernels::FillArgs zero{slab, plan.arena_bytes, 0, 1};
-    ALQ_TRY(device->launch(nullptr, kernels::OpCode::kFill, &zero, sizeof zero));
+    ALQ_TRY(
+        device->launch(nullptr, kernels::OpCode::kFill, &zero, sizeof zero));
   } else if (plan.arena_bytes > 0) {
-    ALQ_ASSIGN(memory.owned_, device->allocate(plan.arena_bytes, "engine arena"));
+    ALQ_ASSIGN(memory.owned_,
+               device->allocate(plan.arena_bytes, "engine arena"));
     memory.arena_ = memory.owned_->data();
   }
   if (plan.common_bytes > 0) {

@@ -11,7 +11,8 @@ namespace aliquot::engine {
 
 class EngineMemory {
  public:
-  // slab null: allocated on the device.  Collective where common memory is used.
+  // slab null: allocated on the device.  Collective where common memory is
+  // used.
   static Result<EngineMemory> create(const Plan& plan, Device* device,
                                      Group* shard_group, void* slab,
                                      Deadline deadline);

@@ -33,11 +33,10 @@ void Model::place(int32_t id) {
   Param& param = params[static_cast<size_t>(id)];
   Bundle& bundle = bundles[static_cast<size_t>(param.bundle)];
   std::vector<Segment>& segments = bundle.segments;
-  auto it = std::find_if(segments.begin(), segments.end(),
-                         [&](const Segment& s) {
-                           return s.dtype == param.dtype &&
-                                  s.trainable == param.trainable;
-                         });
+  auto it =
+      std::find_if(segments.begin(), segments.end(), [&](const Segment& s) {
+        return s.dtype == param.dtype && s.trainable == param.trainable;
+      });
   if (it == segments.end()) {
     Segment segment;
     segment.dtype = param.dtype;
@@ -47,8 +46,8 @@ void Model::place(int32_t id) {
   param.segment = static_cast<int32_t>(it - segments.begin());
   param.offset = it->count;
   it->params.push_back(id);
-  it->count = round_up(it->count + param.count,
-                       kAlignBytes / dtype_size(param.dtype));
+  it->count =
+      round_up(it->count + param.count, kAlignBytes / dtype_size(param.dtype));
   if (it->runs.empty() || it->runs.back().group != param.optim_group) {
     it->runs.push_back({param.optim_group, param.offset, it->count});
   }
@@ -81,8 +80,8 @@ Status Model::build_bundles(int32_t shards) {
   for (size_t u = 0; u < units.size(); ++u) {
     for (int32_t p : units[u].params) {
       Param& param = params[static_cast<size_t>(p)];
-      auto [it, added] =
-          by_units.try_emplace(param.units, static_cast<int32_t>(bundles.size()));
+      auto [it, added] = by_units.try_emplace(
+          param.units, static_cast<int32_t>(bundles.size()));
       if (added) {
         Bundle bundle;
         bundle.units = param.units;

@@ -52,14 +52,12 @@ struct Segment {
   bool trainable = false;
   std::vector<int32_t> params;  // ascending offsets, ascending optim_group
   std::vector<Run> runs;
-  int64_t count = 0;            // elements, with alignment gaps
+  int64_t count = 0;  // elements, with alignment gaps
   // Rank i of the shard axis owns elements [cuts[i], cuts[i + 1]).
   std::vector<int64_t> cuts;
 
   int64_t bytes() const { return count * dtype_size(dtype); }
-  int64_t shard_begin(int32_t i) const {
-    return cuts[static_cast<size_t>(i)];
-  }
+  int64_t shard_begin(int32_t i) const { return cuts[static_cast<size_t>(i)]; }
   int64_t shard_count(int32_t i) const {
     return cuts[static_cast<size_t>(i) + 1] - cuts[static_cast<size_t>(i)];
   }

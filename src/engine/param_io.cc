@@ -29,9 +29,9 @@ int64_t Engine::overlap_on(const Param& param, const Segment& segment,
                            int32_t shard, int64_t begin, int64_t end,
                            int64_t* first) const {
   int64_t from = std::max(segment.shard_begin(shard) - param.offset, begin);
-  int64_t to = std::min(segment.shard_begin(shard) +
-                            segment.shard_count(shard) - param.offset,
-                        end);
+  int64_t to = std::min(
+      segment.shard_begin(shard) + segment.shard_count(shard) - param.offset,
+      end);
   *first = from;
   return std::max<int64_t>(to - from, 0);
 }
@@ -55,9 +55,8 @@ Result<Engine::Part> Engine::part_of(int32_t id, int32_t what) const {
     part.dtype = p.state_dtype;
   }
   if (!region.exists()) {
-    return make_error(ALQ_NOT_FOUND,
-                      "parameter \"{}\" ({}) has no {} ({})", param.name,
-                      param.trainable ? "trainable" : "frozen",
+    return make_error(ALQ_NOT_FOUND, "parameter \"{}\" ({}) has no {} ({})",
+                      param.name, param.trainable ? "trainable" : "frozen",
                       what_name(what), what);
   }
   part.whole = !p.split;
@@ -102,10 +101,10 @@ Status Engine::param_write(int32_t id, int32_t what, const void* data,
   const Param& param = model_.params[static_cast<size_t>(id)];
   if (begin < 0 || count < 0 || begin > param.count - count ||
       (count > 0 && data == nullptr)) {
-    return make_error(ALQ_OUT_OF_RANGE,
-                      "parameter \"{}\" has {} elements; cannot write [{}, {}){}",
-                      param.name, param.count, begin, begin + count,
-                      data == nullptr ? " from null" : "");
+    return make_error(
+        ALQ_OUT_OF_RANGE,
+        "parameter \"{}\" has {} elements; cannot write [{}, {}){}", param.name,
+        param.count, begin, begin + count, data == nullptr ? " from null" : "");
   }
   ALQ_ASSIGN(Part part, part_of(id, what));
   if (dtype == 0) dtype = param.dtype;
@@ -124,12 +123,12 @@ Status Engine::param_write(int32_t id, int32_t what, const void* data,
   std::byte* dst = part.data + (from - part.begin) * dtype_size(part.dtype);
   if (dtype == part.dtype) {
     kernels::CopyArgs copy{dst, src, n * dtype_size(dtype)};
-    ALQ_TRY(device_->launch(nullptr, kernels::OpCode::kCopy, &copy,
-                            sizeof copy));
+    ALQ_TRY(
+        device_->launch(nullptr, kernels::OpCode::kCopy, &copy, sizeof copy));
   } else {
     kernels::CastArgs cast{dst, src, n, part.dtype, dtype, 1.0};
-    ALQ_TRY(device_->launch(nullptr, kernels::OpCode::kCast, &cast,
-                            sizeof cast));
+    ALQ_TRY(
+        device_->launch(nullptr, kernels::OpCode::kCast, &cast, sizeof cast));
   }
   const SegmentPlan& p = executor_->segment_of(param);
   if (what != ALQ_VALUE || part.dtype == p.dtype) return {};
@@ -137,8 +136,7 @@ Status Engine::param_write(int32_t id, int32_t what, const void* data,
   std::byte* model = executor_->at(p.shard) +
                      (param.offset + from - p.begin) * dtype_size(p.dtype);
   kernels::CastArgs round{model, dst, n, p.dtype, part.dtype, 1.0};
-  return device_->launch(nullptr, kernels::OpCode::kCast, &round,
-                         sizeof round);
+  return device_->launch(nullptr, kernels::OpCode::kCast, &round, sizeof round);
 }
 
 Status Engine::read_chunk(int32_t id, const Part& part, void* data,
@@ -185,10 +183,10 @@ Status Engine::param_read(int32_t id, int32_t what, void* data, int64_t begin,
   const Param& param = model_.params[static_cast<size_t>(id)];
   if (begin < 0 || count < 0 || begin > param.count - count ||
       (count > 0 && data == nullptr)) {
-    return make_error(ALQ_OUT_OF_RANGE,
-                      "parameter \"{}\" has {} elements; cannot read [{}, {}){}",
-                      param.name, param.count, begin, begin + count,
-                      data == nullptr ? " into null" : "");
+    return make_error(
+        ALQ_OUT_OF_RANGE,
+        "parameter \"{}\" has {} elements; cannot read [{}, {}){}", param.name,
+        param.count, begin, begin + count, data == nullptr ? " into null" : "");
   }
   ALQ_ASSIGN(Part part, part_of(id, what));
   if (dtype == 0) dtype = part.dtype;

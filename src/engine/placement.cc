@@ -22,7 +22,8 @@ constexpr Preset kPresets[] = {
 Result<Placement> custom(const alq_plan_desc& desc) {
   for (uint32_t mask : {desc.param_axes, desc.grad_axes, desc.state_axes}) {
     if ((mask & ~(ALQ_AXIS_DP_SHARD | ALQ_AXIS_DP_REPLICATE)) != 0) {
-      return make_error(ALQ_INVALID_ARGUMENT, "unknown axis in mask {:#x}", mask);
+      return make_error(ALQ_INVALID_ARGUMENT, "unknown axis in mask {:#x}",
+                        mask);
     }
     if ((mask & ALQ_AXIS_DP_REPLICATE) != 0) {
       return make_error(ALQ_UNSUPPORTED,
@@ -35,7 +36,8 @@ Result<Placement> custom(const alq_plan_desc& desc) {
   p.shard_grads = desc.grad_axes != 0;
   p.shard_states = desc.state_axes != 0;
   p.two_axes = true;
-  if ((p.shard_params && !p.shard_grads) || (p.shard_grads && !p.shard_states)) {
+  if ((p.shard_params && !p.shard_grads) ||
+      (p.shard_grads && !p.shard_states)) {
     return make_error(ALQ_UNSUPPORTED,
                       "a state may be sharded only if those after it in the "
                       "order parameters, gradients, optimizer states are too");

@@ -140,8 +140,7 @@ class Planner {
       if (p.accum_dtype != 0 && lent_is_sum(p)) return false;
     }
     bool full_elsewhere = sums_locally() && accumulates();
-    return (many() && plan_.placement.shard_grads) || full_elsewhere ||
-           !many();
+    return (many() && plan_.placement.shard_grads) || full_elsewhere || !many();
   }
 
   Status choose();
@@ -174,9 +173,9 @@ Status Planner::choose() {
   if (desc.defer < 0 || desc.defer > ALQ_DEFER_LAST) {
     return make_error(ALQ_INVALID_ARGUMENT, "unknown defer {}", desc.defer);
   }
-  plan_.defer = desc.defer == ALQ_DEFER_LAST ||
-                (desc.defer == ALQ_DEFER_DEFAULT &&
-                 !plan_.placement.shard_grads);
+  plan_.defer =
+      desc.defer == ALQ_DEFER_LAST ||
+      (desc.defer == ALQ_DEFER_DEFAULT && !plan_.placement.shard_grads);
   if (!plan_.defer && many() && !plan_.placement.shard_states &&
       accumulates()) {
     return make_error(ALQ_UNSUPPORTED,
@@ -224,10 +223,9 @@ Status Planner::choose_dtypes() {
                           plan_.microbatches, dtype_name(p.accum_dtype));
       }
       for (const Run& run : seg.runs) {
-        const Optimizer& o =
-            (*in_.optimizers)[static_cast<size_t>(run.group)];
-        Dtype state = o.desc.state_dtype != 0 ? o.desc.state_dtype
-                                              : p.master_dtype;
+        const Optimizer& o = (*in_.optimizers)[static_cast<size_t>(run.group)];
+        Dtype state =
+            o.desc.state_dtype != 0 ? o.desc.state_dtype : p.master_dtype;
         if (p.state_dtype != 0 && o.states() > 0 && p.state_dtype != state) {
           return make_error(ALQ_UNSUPPORTED,
                             "unit {}: parameters of one dtype with optimizer "
@@ -267,7 +265,8 @@ void Planner::size_rings(Ring* slots, Ring* grads) {
       params += round_up(p.count * dtype_size(p.dtype), kAlign);
       lent += round_up(p.count * dtype_size(p.grad_dtype), kAlign);
     }
-    if (in_ring(b)) slots->grow(static_cast<size_t>(plan_.bundles[b].slot), params);
+    if (in_ring(b))
+      slots->grow(static_cast<size_t>(plan_.bundles[b].slot), params);
     if (grads_in_ring(b)) {
       grads->grow(static_cast<size_t>(plan_.bundles[b].grad_slot), lent);
     }
@@ -302,8 +301,7 @@ void Planner::place_params(size_t b, size_t s, const Ring& slots, int64_t* at) {
     states = std::max(states, o.states());
   }
   for (int32_t i = 0; i < states; ++i) {
-    p.state[i] =
-        layout_.take(Owner::kState, p.own * dtype_size(p.state_dtype));
+    p.state[i] = layout_.take(Owner::kState, p.own * dtype_size(p.state_dtype));
   }
 }
 
@@ -387,8 +385,7 @@ CoreShape Plan::core_shape(const Model& model) const {
 Result<Plan> make_plan(const PlanInputs& in, const alq_plan_desc& desc) {
   Plan plan;
   plan.desc = desc;
-  ALQ_ASSIGN(plan.placement,
-             placement_of(desc, in.dp_shard, in.dp_replicate));
+  ALQ_ASSIGN(plan.placement, placement_of(desc, in.dp_shard, in.dp_replicate));
   if (plan.placement.two_axes) {
     plan.axes = {in.dp_shard, in.shard_index, in.dp_replicate,
                  in.replica_index};

@@ -33,7 +33,14 @@ struct Optimizer {
 };
 
 enum class Owner : int32_t {
-  kParam, kMaster, kSlot, kGrad, kAccum, kState, kStaging, kCount
+  kParam,
+  kMaster,
+  kSlot,
+  kGrad,
+  kAccum,
+  kState,
+  kStaging,
+  kCount
 };
 const char* owner_name(Owner owner);
 
@@ -49,18 +56,19 @@ struct Region {
 struct SegmentPlan {
   Dtype dtype = 0, grad_dtype = 0, accum_dtype = 0, master_dtype = 0;
   Dtype state_dtype = 0;
-  int64_t count = 0;                // full
-  int64_t begin = 0, own = 0;       // own part
-  bool split = false;               // each rank owns a part (maybe all, or none)
-  bool gathered = false;            // full comes from a gather
-  Region full;                      // gathered parameters, what the host reads
-  Region shard;                     // own part at rest; inside full or apart
-  Region master;                    // own part; equals shard if the same dtype
-  Region grad;                      // lent gradient views, full
-  std::vector<Region> local_levels; // full sums over microbatches, level 0 first
-  std::vector<Region> shard_levels; // own-part sums, level 0 is `final`
-  Region final;                     // the step's gradient
-  int64_t final_count = 0;          // own, or full when states are replicated
+  int64_t count = 0;           // full
+  int64_t begin = 0, own = 0;  // own part
+  bool split = false;          // each rank owns a part (maybe all, or none)
+  bool gathered = false;       // full comes from a gather
+  Region full;                 // gathered parameters, what the host reads
+  Region shard;                // own part at rest; inside full or apart
+  Region master;               // own part; equals shard if the same dtype
+  Region grad;                 // lent gradient views, full
+  std::vector<Region>
+      local_levels;  // full sums over microbatches, level 0 first
+  std::vector<Region> shard_levels;  // own-part sums, level 0 is `final`
+  Region final;                      // the step's gradient
+  int64_t final_count = 0;           // own, or full when states are replicated
   Region state[2];
 };
 

@@ -35,8 +35,8 @@ std::string plan_text(const Plan& plan, const Model& model) {
       "{} units, {} parameters, {} bundles\n",
       strategy_name(plan.desc.strategy), plan.axes.shards, plan.axes.replicas,
       plan.microbatches, gather_name(plan), plan.prefetch,
-      plan.defer ? "the last" : "each", model.units.size(),
-      model.params.size(), model.bundles.size());
+      plan.defer ? "the last" : "each", model.units.size(), model.params.size(),
+      model.bundles.size());
   for (size_t i = 0; i < static_cast<size_t>(Owner::kCount); ++i) {
     if (plan.by_owner[i] == 0) continue;
     out += fmt::format("  {:<12}{:>16} B\n", owner_name(static_cast<Owner>(i)),
@@ -49,9 +49,8 @@ std::string plan_text(const Plan& plan, const Model& model) {
   }
   out += fmt::format("  {:<12}{:>16} B ({})\n", "peak", plan.total_bytes(),
                      mib(plan.total_bytes()));
-  out += fmt::format(
-      "received per step: {} B gathered, {} B reduced\n", plan.gather_bytes,
-      plan.reduce_bytes);
+  out += fmt::format("received per step: {} B gathered, {} B reduced\n",
+                     plan.gather_bytes, plan.reduce_bytes);
   return out;
 }
 
@@ -127,9 +126,8 @@ Status over_cap(const PlanInputs& in, const Plan& plan) {
                    });
   std::string ways;
   for (size_t i = 0; i < alternatives.size() && i < 3; ++i) {
-    ways += fmt::format("{} {} ({}, {} received per step)",
-                        i == 0 ? "" : ";", alternatives[i].what,
-                        mib(alternatives[i].bytes),
+    ways += fmt::format("{} {} ({}, {} received per step)", i == 0 ? "" : ";",
+                        alternatives[i].what, mib(alternatives[i].bytes),
                         mib(alternatives[i].traffic));
   }
   return make_error(ALQ_RESOURCE_EXHAUSTED,

@@ -25,9 +25,9 @@ Status Executor::reduce(int32_t bundle, Stream* caller) {
     ALQ_TRY(check_finite(bundle, s));
     ALQ_TRY(reduce_segment(bundle, s));
     const SegmentPlan& p = b.segments[s];
-    bool kept = p.final.offset >= p.grad.offset &&
-                p.final.offset < p.grad.offset +
-                                     p.count * dtype_size(p.grad_dtype);
+    bool kept =
+        p.final.offset >= p.grad.offset &&
+        p.final.offset < p.grad.offset + p.count * dtype_size(p.grad_dtype);
     kept = kept || (!p.local_levels.empty() &&
                     p.local_levels[0].offset == p.grad.offset);
     if (config_.poison && !kept) {
@@ -49,10 +49,12 @@ void Executor::count_reduction(int32_t bundle) {
 Status Executor::check_finite(int32_t bundle, size_t segment) {
   const SegmentPlan& p =
       plan_.bundles[static_cast<size_t>(bundle)].segments[segment];
-  kernels::FiniteArgs args{
-      &bad_[static_cast<size_t>(place_.index)], memory_.at(p.grad), p.count,
-      p.grad_dtype, 0,
-      element_base(bundle, static_cast<int32_t>(segment))};
+  kernels::FiniteArgs args{&bad_[static_cast<size_t>(place_.index)],
+                           memory_.at(p.grad),
+                           p.count,
+                           p.grad_dtype,
+                           0,
+                           element_base(bundle, static_cast<int32_t>(segment))};
   return launch(reduce_stream_.get(), kernels::OpCode::kFinite, args);
 }
 
@@ -96,11 +98,11 @@ Status Executor::reduce_segment(int32_t bundle, size_t segment) {
   if (!p.local_levels.empty()) {
     ALQ_TRY(sum_locally(p));
     if (!place_.last) return {};
-    ALQ_TRY(reduce_over_shards(bundle, segment,
-                               memory_.at(p.local_levels[0]), p.accum_dtype));
+    ALQ_TRY(reduce_over_shards(bundle, segment, memory_.at(p.local_levels[0]),
+                               p.accum_dtype));
   } else {
-    ALQ_TRY(reduce_over_shards(bundle, segment, memory_.at(p.grad),
-                               p.grad_dtype));
+    ALQ_TRY(
+        reduce_over_shards(bundle, segment, memory_.at(p.grad), p.grad_dtype));
     if (!p.shard_levels.empty()) {
       ALQ_TRY(fold(p.shard_levels, p, p.final_count));
     }

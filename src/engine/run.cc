@@ -1,7 +1,7 @@
 // Running a step: microbatches, unit passes, gradients.
-#include "engine/engine.h"
-
 #include <cmath>
+
+#include "engine/engine.h"
 
 namespace aliquot::engine {
 
@@ -22,9 +22,10 @@ Dtype dtype_of(const alq_tensor& t) {
   if (t.lanes != 1) return 0;
   if (t.code == kBfloat && t.bits == 16) return ALQ_BF16;
   if (t.code != kFloat) return 0;
-  return t.bits == 64 ? ALQ_F64 : t.bits == 32 ? ALQ_F32
-                              : t.bits == 16  ? ALQ_F16
-                                              : 0;
+  return t.bits == 64   ? ALQ_F64
+         : t.bits == 32 ? ALQ_F32
+         : t.bits == 16 ? ALQ_F16
+                        : 0;
 }
 
 bool compact(const alq_tensor& t) {
@@ -47,9 +48,9 @@ Status Engine::explain(const CoreError& error, const char* call, int32_t unit,
                         model_.units[static_cast<size_t>(unit)].name);
   }
   if (pass > 0) what += fmt::format(", pass {}", pass_name(pass));
-  std::string other =
-      error.other < 0 ? ""
-                      : model_.units[static_cast<size_t>(error.other)].name;
+  std::string other = error.other < 0
+                          ? ""
+                          : model_.units[static_cast<size_t>(error.other)].name;
   switch (error.code) {
     case CoreCode::kOk: return {};
     case CoreCode::kNotInMicrobatch:
@@ -64,7 +65,8 @@ Status Engine::explain(const CoreError& error, const char* call, int32_t unit,
                         what);
     case CoreCode::kBadPass:
       return make_error(ALQ_INVALID_ARGUMENT,
-                        "{}: an EVAL microbatch has F_NOGRAD passes only", what);
+                        "{}: an EVAL microbatch has F_NOGRAD passes only",
+                        what);
     case CoreCode::kNotOpen:
       return make_error(ALQ_FAILED_PRECONDITION,
                         "{}: that pass is not open; it was ended before or "
@@ -77,11 +79,12 @@ Status Engine::explain(const CoreError& error, const char* call, int32_t unit,
                         "(now {})",
                         what, other, plan_.max_open);
     case CoreCode::kGradSlotBusy:
-      return make_error(ALQ_RESOURCE_EXHAUSTED,
-                        "{}: its gradient slot still collects unit \"{}\"; make "
-                        "that unit's gradients ready first or plan with a "
-                        "larger max_open (now {})",
-                        what, other, plan_.max_open);
+      return make_error(
+          ALQ_RESOURCE_EXHAUSTED,
+          "{}: its gradient slot still collects unit \"{}\"; make "
+          "that unit's gradients ready first or plan with a "
+          "larger max_open (now {})",
+          what, other, plan_.max_open);
     case CoreCode::kAlreadyReady:
       return make_error(ALQ_FAILED_PRECONDITION,
                         "{}: that gradient was final in this microbatch before",
@@ -95,9 +98,9 @@ Status Engine::explain(const CoreError& error, const char* call, int32_t unit,
                         "unit first, or push the gradient",
                         what);
     case CoreCode::kStillHeld:
-      return make_error(ALQ_FAILED_PRECONDITION,
-                        "{}: units are held; call alq_unit_unhold before a step",
-                        what);
+      return make_error(
+          ALQ_FAILED_PRECONDITION,
+          "{}: units are held; call alq_unit_unhold before a step", what);
     case CoreCode::kNotHeld:
       return make_error(ALQ_FAILED_PRECONDITION, "{}: the unit is not held",
                         what);
@@ -125,10 +128,11 @@ Status Engine::microbatch_begin(int32_t mode, double weight, bool last,
   }
   bool train = mode == ALQ_TRAIN;
   if (train && (!std::isfinite(weight * config_.loss_scale) || weight < 0)) {
-    return make_error(ALQ_INVALID_ARGUMENT,
-                      "engine {}: weight {} must not be negative and, times the "
-                      "loss scale {}, finite",
-                      name_, weight, config_.loss_scale);
+    return make_error(
+        ALQ_INVALID_ARGUMENT,
+        "engine {}: weight {} must not be negative and, times the "
+        "loss scale {}, finite",
+        name_, weight, config_.loss_scale);
   }
   if (train && (last_ || microbatch_ >= plan_.microbatches)) {
     return make_error(ALQ_FAILED_PRECONDITION,
@@ -172,10 +176,10 @@ void Engine::fill_view(int32_t unit, int32_t pass, alq_unit_view* view) {
     const Param& param = model_.params[static_cast<size_t>(params[i])];
     if (!param.trainable) continue;
     const SegmentPlan& p = executor_->segment_of(param);
-    bool sums_in_view = !p.local_levels.empty() &&
-                        p.local_levels[0].offset == p.grad.offset;
-    arrays.betas[i] = core_->grad_lent_before(params[i]) ||
-                      (sums_in_view && microbatch_ > 1);
+    bool sums_in_view =
+        !p.local_levels.empty() && p.local_levels[0].offset == p.grad.offset;
+    arrays.betas[i] =
+        core_->grad_lent_before(params[i]) || (sums_in_view && microbatch_ > 1);
   }
 }
 
@@ -185,15 +189,14 @@ Status Engine::copy_into(int32_t unit, Stream* stream, void* const* into) {
   for (size_t i = 0; i < params.size(); ++i) {
     const Param& param = model_.params[static_cast<size_t>(params[i])];
     if (into[i] == nullptr) {
-      return make_error(ALQ_INVALID_ARGUMENT,
-                        "unit {}: destination {} (\"{}\") is null",
-                        model_.units[static_cast<size_t>(unit)].name, i,
-                        param.name);
+      return make_error(
+          ALQ_INVALID_ARGUMENT, "unit {}: destination {} (\"{}\") is null",
+          model_.units[static_cast<size_t>(unit)].name, i, param.name);
     }
     kernels::CopyArgs copy{into[i], executor_->param(params[i]),
                            param.count * dtype_size(param.dtype)};
-    ALQ_TRY(device_->launch(stream, kernels::OpCode::kCopy, &copy,
-                            sizeof copy));
+    ALQ_TRY(
+        device_->launch(stream, kernels::OpCode::kCopy, &copy, sizeof copy));
   }
   return {};
 }
@@ -207,7 +210,8 @@ Status Engine::unit_begin(int32_t unit, int32_t pass, Stream* stream,
                       pass);
   }
   bool into = plan_.desc.memory == ALQ_MEMORY_INTO;
-  if (into != (view->into != nullptr) && !model_.units[static_cast<size_t>(unit)].params.empty()) {
+  if (into != (view->into != nullptr) &&
+      !model_.units[static_cast<size_t>(unit)].params.empty()) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "engine {}: the plan's memory is {}, so view.into must "
                       "{}be null",
@@ -262,8 +266,8 @@ Status Engine::grad_push(int32_t param, const alq_tensor& grad,
   }
   int64_t count = 1;
   for (int32_t d = 0; d < grad.ndim; ++d) {
-    bool fits = grad.shape[d] >= 0 && (grad.shape[d] == 0 ||
-                                       count <= target.count / grad.shape[d]);
+    bool fits = grad.shape[d] >= 0 &&
+                (grad.shape[d] == 0 || count <= target.count / grad.shape[d]);
     count = fits ? count * grad.shape[d] : -1;
     if (!fits) break;
   }
@@ -282,18 +286,18 @@ Status Engine::grad_push(int32_t param, const alq_tensor& grad,
   const SegmentPlan& p = executor_->segment_of(target);
   const std::byte* src =
       static_cast<const std::byte*>(grad.data) + grad.byte_offset;
-  bool sums_in_view = !p.local_levels.empty() &&
-                      p.local_levels[0].offset == p.grad.offset;
+  bool sums_in_view =
+      !p.local_levels.empty() && p.local_levels[0].offset == p.grad.offset;
   if (sums_in_view && microbatch_ > 1) {
     kernels::AccumulateArgs args{executor_->grad(param), src, count,
                                  p.grad_dtype, dtype};
     ALQ_TRY(device_->launch(stream, kernels::OpCode::kAccumulate, &args,
                             sizeof args));
   } else {
-    kernels::CastArgs args{executor_->grad(param), src, count, p.grad_dtype,
-                           dtype, 1.0};
-    ALQ_TRY(device_->launch(stream, kernels::OpCode::kCast, &args,
-                            sizeof args));
+    kernels::CastArgs args{executor_->grad(param), src,   count,
+                           p.grad_dtype,           dtype, 1.0};
+    ALQ_TRY(
+        device_->launch(stream, kernels::OpCode::kCast, &args, sizeof args));
   }
   return grad_ready(param, stream);
 }

@@ -42,11 +42,11 @@ Status Engine::local_norm(Stream* stream, StepShare* mine) {
       if (p.grad_dtype == 0 || p.own == 0) continue;
       int64_t base = executor_->element_base(static_cast<int32_t>(b),
                                              static_cast<int32_t>(s));
-      kernels::NormArgs args{&mine->bins,   executor_->at(p.final), p.own,
-                             p.accum_dtype, 0,
-                             base + p.begin};
-      ALQ_TRY(device_->launch(stream, kernels::OpCode::kNorm, &args,
-                              sizeof args));
+      kernels::NormArgs args{&mine->bins, executor_->at(p.final),
+                             p.own,       p.accum_dtype,
+                             0,           base + p.begin};
+      ALQ_TRY(
+          device_->launch(stream, kernels::OpCode::kNorm, &args, sizeof args));
     }
   }
   return {};
@@ -184,10 +184,11 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
   ALQ_TRY(need_committed("step"));
   ALQ_TRY(context_->faults.point("engine.step"));
   if (!last_) {
-    return make_error(ALQ_FAILED_PRECONDITION,
-                      "engine {}: step without a last microbatch; pass last = 1 "
-                      "to the step's last alq_microbatch_begin",
-                      name_);
+    return make_error(
+        ALQ_FAILED_PRECONDITION,
+        "engine {}: step without a last microbatch; pass last = 1 "
+        "to the step's last alq_microbatch_begin",
+        name_);
   }
   if (desc.n_groups < static_cast<int32_t>(optimizers_.size()) ||
       desc.lr == nullptr) {
@@ -229,13 +230,14 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
     weight += share.weight;
     if (share.call != all[0].call) {
       clear_step();
-      return make_error(ALQ_RANK_MISMATCH,
-                        "engine {}: rank {} and rank {} called step with "
-                        "different learning rates, weight decays or clip norms, "
-                        "or after a different number of steps; nothing was "
-                        "changed",
-                        name_, groups_.exchange->ranks()[0],
-                        groups_.exchange->ranks()[r])
+      return make_error(
+                 ALQ_RANK_MISMATCH,
+                 "engine {}: rank {} and rank {} called step with "
+                 "different learning rates, weight decays or clip norms, "
+                 "or after a different number of steps; nothing was "
+                 "changed",
+                 name_, groups_.exchange->ranks()[0],
+                 groups_.exchange->ranks()[r])
           .with_rank(groups_.exchange->ranks()[r]);
     }
     // Each element counts once: from its owner in the first replica.
@@ -243,8 +245,9 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
                       ? static_cast<int32_t>(r) < plan_.axes.shards
                       : r == 0;
     if (unique) kernels::norm_merge(&bins, share.bins);
-    bool earlier = share.bad_element >= 0 &&
-                   (bad_element < 0 || share.bad_microbatch < out.bad_microbatch);
+    bool earlier =
+        share.bad_element >= 0 &&
+        (bad_element < 0 || share.bad_microbatch < out.bad_microbatch);
     if (earlier) {
       bad_element = share.bad_element;
       out.bad_microbatch = share.bad_microbatch;

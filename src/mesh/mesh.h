@@ -33,8 +33,7 @@ class Mesh {
   int32_t coordinate(std::string_view name, int32_t rank) const;
 
   // World ranks that differ from `rank` only in the named axes, in mesh order.
-  Result<std::vector<int32_t>> ranks(std::string_view axes,
-                                     int32_t rank) const;
+  Result<std::vector<int32_t>> ranks(std::string_view axes, int32_t rank) const;
 
   // Collective on first use of a set of axes; `purpose` makes a communicator of
   // its own ("gather", "reduce") over the same ranks.

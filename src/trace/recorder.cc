@@ -11,9 +11,9 @@ const char* lane_name(Lane lane) {
 }
 
 const char* cause_name(Cause cause) {
-  static constexpr const char* kNames[] = {"", "late launch", "link bound",
-                                           "small message", "buffer recycle",
-                                           "drain"};
+  static constexpr const char* kNames[] = {
+      "",     "late launch", "link bound", "small message", "buffer recycle",
+      "drain"};
   return kNames[static_cast<size_t>(cause)];
 }
 
@@ -50,8 +50,8 @@ void put(std::string* out, const void* data, size_t bytes) {
 }  // namespace
 
 std::string pack(const RankTrace& trace) {
-  Head head{kMagic, trace.clock_offset_ns, trace.rank, 0, trace.spans.size(),
-            trace.names.size()};
+  Head head{kMagic, trace.clock_offset_ns, trace.rank,
+            0,      trace.spans.size(),    trace.names.size()};
   std::string out;
   put(&out, &head, sizeof head);
   put(&out, trace.spans.data(), trace.spans.size() * sizeof(Span));

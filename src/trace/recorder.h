@@ -30,11 +30,11 @@ struct Span {
   int64_t begin = 0, end = 0;  // CLOCK_MONOTONIC, ns; end 0: still open
   int64_t bytes = 0;
   Lane lane = Lane::kCompute;
-  int32_t pass = 0;            // ALQ_PASS_*
+  int32_t pass = 0;  // ALQ_PASS_*
   Cause cause = Cause::kNone;
   int32_t step = 0;
-  int32_t name = -1;           // index of names()
-  int32_t root = 0;            // 1: a unit that stays open over others
+  int32_t name = -1;  // index of names()
+  int32_t root = 0;   // 1: a unit that stays open over others
 };
 
 // One writer at a time per engine; readers copy.
@@ -42,7 +42,8 @@ class Recorder {
  public:
   explicit Recorder(size_t capacity = 16384) : ring_(capacity) {}
 
-  // Opens a span and returns its place: streams write `end` (and `begin`) later.
+  // Opens a span and returns its place: streams write `end` (and `begin`)
+  // later.
   Span* add(const Span& span) {
     Span& slot = ring_[next_ % ring_.size()];
     slot = span;

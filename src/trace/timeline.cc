@@ -1,6 +1,6 @@
 // A picture (SVG) of one step: for each rank the lanes compute, gather, reduce
-// and wait on a common time axis; exposed communication is shaded across all
-// lanes of its rank, coloured by its cause.
+// on a common time axis; exposed communication is drawn over the compute lane,
+// coloured by its cause.  Steps are counted from 1 for people.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -82,11 +82,11 @@ std::string legend() {
     const char *fill, *label;
   };
   constexpr Item kItems[] = {
-      {"#7ba3d0", "forward"},        {"#3a6ea5", "backward"},
-      {"#9db4d3", "recompute"},      {"#2a9d8f", "gather"},
-      {"#e9803a", "reduce"},         {"#6d597a", "step"},
-      {"#d62828", "late launch"},    {"#f4a261", "link bound"},
-      {"#e9c46a", "small message"},  {"#b5179e", "buffer recycle"},
+      {"#7ba3d0", "forward"},       {"#3a6ea5", "backward"},
+      {"#9db4d3", "recompute"},     {"#2a9d8f", "gather"},
+      {"#e9803a", "reduce"},        {"#6d597a", "step"},
+      {"#d62828", "late launch"},   {"#f4a261", "link bound"},
+      {"#e9c46a", "small message"}, {"#b5179e", "buffer recycle"},
       {"#8d99ae", "drain"}};
   std::string out;
   double x = kLeft;
@@ -118,12 +118,12 @@ std::string timeline_svg(const std::vector<RankTrace>& ranks, int32_t step) {
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0:.0f}\" "
       "height=\"{1:.0f}\" viewBox=\"0 0 {0:.0f} {1:.0f}\">\n"
       "<style>text{{font:12px sans-serif;fill:#222}}.s{{font-size:11px}}"
-      ".t{{font-size:15px;font-weight:bold}}.w{{fill-opacity:.35}}</style>\n"
+      ".t{{font-size:15px;font-weight:bold}}</style>\n"
       "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n",
-      kLeft + kWidth + 20, height);
+      kLeft + kWidth + 40, height);
   out += text(12, 22, "class=\"t\"",
-              fmt::format("Step {}: {:.2f} ms on {} ranks", step, span * 1e-6,
-                          ranks.size()));
+              fmt::format("Step {}: {:.2f} ms on {} ranks", step + 1,
+                          span * 1e-6, ranks.size()));
   out += legend();
   for (size_t i = 0; i < ranks.size(); ++i) {
     const RankTrace& r = ranks[i];
@@ -138,27 +138,29 @@ std::string timeline_svg(const std::vector<RankTrace>& ranks, int32_t step) {
     int64_t exposed = 0;
     for (const Span& s : r.spans) {
       if (s.step != step) continue;
-      double x = kLeft + kWidth *
-                             static_cast<double>(s.begin + r.clock_offset_ns -
-                                                 from) /
-                             span;
+      double x =
+          kLeft + kWidth *
+                      static_cast<double>(s.begin + r.clock_offset_ns - from) /
+                      span;
       double w = kWidth * static_cast<double>(s.end - s.begin) / span;
       std::string what =
           s.name >= 0 && static_cast<size_t>(s.name) < r.names.size()
               ? r.names[static_cast<size_t>(s.name)]
               : lane_name(s.lane);
-      std::string title = fmt::format(
-          "{} {}: {:.1f} us, {} B {}", lane_name(s.lane), what,
-          static_cast<double>(s.end - s.begin) * 1e-3, s.bytes,
-          cause_name(s.cause));
+      std::string title =
+          fmt::format("{} {}: {:.1f} us, {} B {}", lane_name(s.lane), what,
+                      static_cast<double>(s.end - s.begin) * 1e-3, s.bytes,
+                      cause_name(s.cause));
       if (s.lane == Lane::kWait) {
         exposed += s.end - s.begin;
-        waits += "<g class=\"w\">" +
-                 rect(x, top, w, 3 * kLaneHeight, wait_colour(s.cause), title) +
-                 "</g>";
+        // On the caller's own lane: it is its thread that waits.
+        waits +=
+            rect(x, top + 5, w, kLaneHeight - 6, wait_colour(s.cause), title);
         continue;
       }
-      double lane = s.lane == Lane::kGather ? 1 : s.lane == Lane::kReduce ? 2 : 0;
+      double lane = s.lane == Lane::kGather   ? 1
+                    : s.lane == Lane::kReduce ? 2
+                                              : 0;
       // A root unit stays open over the others: a thin line above them.
       double inset = s.root != 0 ? kLaneHeight - 3 : 4;
       out += rect(x, top + lane * kLaneHeight + (s.root != 0 ? 0 : 3), w,

@@ -250,13 +250,13 @@ int main(int argc, char** argv) {
   rank.meet();  // nobody's pages go away while another one counts
   const long after = resident_bytes();
   rank.meet();
-  std::printf("{\"plan\": %lld, \"states\": %lld, \"growth\": %ld, "
-              "\"setup_large\": %ld, \"large\": %ld, \"largest\": %ld, "
-              "\"small_per_step\": %.1f}\n",
-              static_cast<long long>(rank.plan.total_bytes),
-              static_cast<long long>(rank.plan.state_bytes), after - before,
-              setup_large, large, most,
-              static_cast<double>(all - large) / (steps - 1));
+  std::printf(
+      "{\"plan\": %lld, \"states\": %lld, \"growth\": %ld, "
+      "\"setup_large\": %ld, \"large\": %ld, \"largest\": %ld, "
+      "\"small_per_step\": %.1f}\n",
+      static_cast<long long>(rank.plan.total_bytes),
+      static_cast<long long>(rank.plan.state_bytes), after - before,
+      setup_large, large, most, static_cast<double>(all - large) / (steps - 1));
   alq(alq_engine_close, rank.engine, int64_t{0});
   alq_engine_release(rank.engine);
   alq_group_release(rank.world);

@@ -10,7 +10,8 @@ import sys
 
 module, script = sys.argv[1:3]
 if importlib.util.find_spec(module) is None:
-    print(f"skipped: no {module} in {sys.executable}; run scripts/setup")
+    print(f"skipped: no {module} in {sys.executable}; run scripts/setup" +
+          (" --with torch" if module == "torch" else ""))
     sys.exit(77)
 sys.argv = sys.argv[2:]
 sys.path[0] = os.path.dirname(os.path.abspath(script))

@@ -29,10 +29,11 @@ class MemWork : public Work {
     core_->stats.add(stats);
     if (in_time) return state_->status;
     // The operation has a deadline of its own, which names who is missing.
-    return make_error(ALQ_DEADLINE_EXCEEDED,
-                      "an operation of group \"{}\" is not done after {} ms; it "
-                      "goes on: wait again, or abort the group",
-                      core_->name, (now_ns() - start) / 1'000'000);
+    return make_error(
+        ALQ_DEADLINE_EXCEEDED,
+        "an operation of group \"{}\" is not done after {} ms; it "
+        "goes on: wait again, or abort the group",
+        core_->name, (now_ns() - start) / 1'000'000);
   }
 
  private:

@@ -29,8 +29,8 @@ class HoldOp : public Op {
 
 // Bytes that one rank receives in a collective of `size` ranks.
 inline int64_t received_bytes(const Coll& coll, int32_t rank, int32_t size) {
-  int64_t own = coll.counts.empty() ? coll.count
-                                    : coll.counts[static_cast<size_t>(rank)];
+  int64_t own =
+      coll.counts.empty() ? coll.count : coll.counts[static_cast<size_t>(rank)];
   int64_t all = own * size;
   if (!coll.counts.empty()) {
     all = 0;
@@ -40,7 +40,8 @@ inline int64_t received_bytes(const Coll& coll, int32_t rank, int32_t size) {
   switch (coll.kind) {
     case CollKind::kAllGather: return (all - own) * element;
     case CollKind::kReduceScatter: return (size - 1) * own * element;
-    case CollKind::kAllReduce: return 2 * (size - 1) * coll.count * element / size;
+    case CollKind::kAllReduce:
+      return 2 * (size - 1) * coll.count * element / size;
     case CollKind::kAllToAll: return (size - 1) * coll.count * element;
     case CollKind::kBarrier: return 0;
     default: return coll.count * element;

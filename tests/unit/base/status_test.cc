@@ -1,8 +1,7 @@
 #include "base/status.h"
 
-#include <cerrno>
-
 #include <boost/test/unit_test.hpp>
+#include <cerrno>
 
 #include "base/dtype.h"
 

@@ -12,7 +12,9 @@ namespace {
 class Host {
  public:
   Host(uint32_t seed, const ShapeOptions& o)
-      : rng_(seed), o_(o), core_(shape_of(o)),
+      : rng_(seed),
+        o_(o),
+        core_(shape_of(o)),
         slot_(static_cast<size_t>(o.slots), {-1, -1}) {}
 
   void run_step() {
@@ -43,7 +45,8 @@ class Host {
         BOOST_REQUIRE(!open_in_slot(slot, a.bundle));
         slot_[slot] = {a.bundle, version_};
       }
-      if (a.kind == ActionKind::kReduce) ++reduced_[static_cast<size_t>(a.bundle)];
+      if (a.kind == ActionKind::kReduce)
+        ++reduced_[static_cast<size_t>(a.bundle)];
     }
     core_.actions().clear();
   }

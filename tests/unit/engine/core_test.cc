@@ -28,8 +28,8 @@ std::string play(Core& core, const std::string& script) {
       case '}': e = core.unit_end(u, kB); break;
       case 'g': e = core.grad_ready(u); break;
     }
-    BOOST_REQUIRE_MESSAGE(e.ok(), script << " at " << i << ": code "
-                                         << static_cast<int>(e.code));
+    BOOST_REQUIRE_MESSAGE(
+        e.ok(), script << " at " << i << ": code " << static_cast<int>(e.code));
     std::string actions = spell(core);
     if (!actions.empty()) out += (out.empty() ? "" : " | ") + actions;
   }
@@ -79,17 +79,19 @@ BOOST_AUTO_TEST_CASE(nothing_is_gathered_without_sharded_parameters) {
 BOOST_AUTO_TEST_CASE(non_reentrant_checkpointing_never_ends_its_recompute) {
   Core core(shape_of({}));
   const char* script = "F0 )0 F1 )1 F2 )2 B2 R2 g2 B1 R1 g1 B0 R0 g0 ";
-  BOOST_TEST(microbatch(core, script) ==
-             "G0 W0 | G1 W1 | E0 G2 W2 | W2 O2 | W2 | R2 | W1 O1 | W1 | R1 | E2 "
-             "G0 W0 O0 | W0 | R0");
+  BOOST_TEST(
+      microbatch(core, script) ==
+      "G0 W0 | G1 W1 | E0 G2 W2 | W2 O2 | W2 | R2 | W1 O1 | W1 | R1 | E2 "
+      "G0 W0 O0 | W0 | R0");
 }
 
 BOOST_AUTO_TEST_CASE(reentrant_checkpointing_recomputes_before_backward) {
   Core core(shape_of({}));
   const char* script = "F0 )0 F1 )1 F2 )2 R2 ]2 B2 g2 R1 ]1 B1 g1 R0 ]0 B0 g0 ";
-  BOOST_TEST(microbatch(core, script) ==
-             "G0 W0 | G1 W1 | E0 G2 W2 | W2 | W2 O2 | R2 | W1 | W1 O1 | R1 | E2 "
-             "G0 W0 | W0 O0 | R0");
+  BOOST_TEST(
+      microbatch(core, script) ==
+      "G0 W0 | G1 W1 | E0 G2 W2 | W2 | W2 O2 | R2 | W1 | W1 O1 | R1 | E2 "
+      "G0 W0 | W0 O0 | R0");
 }
 
 BOOST_AUTO_TEST_CASE(a_checkpoint_over_three_units_needs_three_open) {
@@ -112,9 +114,10 @@ BOOST_AUTO_TEST_CASE(two_forwards_and_one_backward_reduce_once) {
   Core core(shape_of({.slots = 3}));
   const char* script =
       "F0 )0 F1 )1 F2 )2 F0 )0 F1 )1 F2 )2 B2 B1 B0 B2 g2 B1 g1 B0 g0 ";
-  BOOST_TEST(microbatch(core, script) ==
-             "G0 W0 | G1 W1 | G2 W2 | W0 | W1 | W2 | W2 O2 | W1 O1 | W0 O0 | W2 "
-             "| R2 | W1 | R1 | W0 | R0");
+  BOOST_TEST(
+      microbatch(core, script) ==
+      "G0 W0 | G1 W1 | G2 W2 | W0 | W1 | W2 | W2 O2 | W1 O1 | W0 O0 | W2 "
+      "| R2 | W1 | R1 | W0 | R0");
 }
 
 BOOST_AUTO_TEST_CASE(a_second_lend_in_one_window_adds) {
@@ -162,8 +165,7 @@ BOOST_AUTO_TEST_CASE(no_grad_passes_and_eval_have_a_trace_of_their_own) {
 
 BOOST_AUTO_TEST_CASE(a_changed_order_repairs_itself) {
   Core core(shape_of({.units = 4}));
-  const char* in_order =
-      "F0 )0 F1 )1 F2 )2 F3 )3 B3 g3 B2 g2 B1 g1 B0 g0 ";
+  const char* in_order = "F0 )0 F1 )1 F2 )2 F3 )3 B3 g3 B2 g2 B1 g1 B0 g0 ";
   const char* skipping = "F0 )0 F2 )2 F3 )3 B3 g3 B2 g2 B0 g0 ";
   microbatch(core, in_order);
   BOOST_REQUIRE(core.step().ok());
@@ -197,10 +199,12 @@ BOOST_AUTO_TEST_CASE(misuse_is_refused_and_changes_nothing) {
   Core core(shape_of({}));
   auto code = [](CoreError e) { return static_cast<int>(e.code); };
   auto is = [](CoreCode c) { return static_cast<int>(c); };
-  BOOST_TEST(code(core.unit_begin(0, kF, true)) == is(CoreCode::kNotInMicrobatch));
+  BOOST_TEST(code(core.unit_begin(0, kF, true)) ==
+             is(CoreCode::kNotInMicrobatch));
   BOOST_TEST(code(core.grad_ready(0)) == is(CoreCode::kNotInMicrobatch));
   BOOST_REQUIRE(core.microbatch_begin(ALQ_TRAIN).ok());
-  BOOST_TEST(code(core.microbatch_begin(ALQ_TRAIN)) == is(CoreCode::kInMicrobatch));
+  BOOST_TEST(code(core.microbatch_begin(ALQ_TRAIN)) ==
+             is(CoreCode::kInMicrobatch));
   BOOST_TEST(code(core.step()) == is(CoreCode::kInMicrobatch));
   BOOST_TEST(code(core.unit_end(0, kF)) == is(CoreCode::kNotOpen));
   BOOST_TEST(code(core.grad_ready(0)) == is(CoreCode::kNoGradWindow));

@@ -24,7 +24,8 @@ BOOST_AUTO_TEST_CASE(cuts_cover_everything_and_may_leave_ranks_empty) {
       std::vector<int64_t> cuts = even_cuts(count, shards);
       BOOST_TEST(cuts.front() == 0);
       BOOST_TEST(cuts.back() == count);
-      for (size_t i = 1; i < cuts.size(); ++i) BOOST_TEST(cuts[i] >= cuts[i - 1]);
+      for (size_t i = 1; i < cuts.size(); ++i)
+        BOOST_TEST(cuts[i] >= cuts[i - 1]);
     }
   }
   BOOST_TEST(even_cuts(17, 4) == (std::vector<int64_t>{0, 16, 17, 17, 17}),

@@ -46,8 +46,8 @@ Result<Plan> plan(Setup& s, int32_t shard, int32_t replicate,
   Status built =
       s.model.build_bundles(placement->two_axes ? shard : shard * replicate);
   if (!built.ok()) return built;
-  PlanInputs in{&s.model,  &s.config, &s.optimizers, shard, replicate,
-                0,         0,         host_shared};
+  PlanInputs in{&s.model, &s.config, &s.optimizers, shard, replicate,
+                0,        0,         host_shared};
   return make_plan(in, desc);
 }
 
@@ -59,8 +59,8 @@ alq_plan_desc strategy(int32_t which) {
 
 // States at rest: what does not depend on slots.
 double gigabytes_at_rest(const Plan& p, bool full_grads) {
-  int64_t bytes = p.total_bytes() -
-                  p.by_owner[static_cast<size_t>(Owner::kSlot)];
+  int64_t bytes =
+      p.total_bytes() - p.by_owner[static_cast<size_t>(Owner::kSlot)];
   if (!full_grads) bytes -= p.by_owner[static_cast<size_t>(Owner::kGrad)];
   return static_cast<double>(bytes) * 1e-9;
 }
@@ -110,7 +110,8 @@ BOOST_AUTO_TEST_CASE(traffic_is_the_formula_to_the_byte) {
   Plan fsdp = traffic(ALQ_STRATEGY_FSDP, 1);
   BOOST_TEST(fsdp.gather_bytes == part(2 * psi) - part(2 * kCount * 4));
   BOOST_TEST(fsdp.reduce_bytes == part(psi));
-  // Each further microbatch begins where the last backward ended: units 0 and 1.
+  // Each further microbatch begins where the last backward ended: units 0
+  // and 1.
   Plan three = traffic(ALQ_STRATEGY_FSDP, 3);
   BOOST_TEST(three.gather_bytes ==
              3 * fsdp.gather_bytes - 2 * part(2 * kCount * 4));

@@ -25,14 +25,10 @@ struct Type {
 template <typename F>
 void with_float(Dtype dtype, F f) {
   switch (dtype) {
-    case ALQ_F64:
-      return f(Type<double>());
-    case ALQ_F32:
-      return f(Type<float>());
-    case ALQ_F16:
-      return f(Type<F16>());
-    default:
-      return f(Type<BF16>());
+    case ALQ_F64: return f(Type<double>());
+    case ALQ_F32: return f(Type<float>());
+    case ALQ_F16: return f(Type<F16>());
+    default: return f(Type<BF16>());
   }
 }
 
