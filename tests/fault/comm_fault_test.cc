@@ -354,13 +354,12 @@ BOOST_AUTO_TEST_CASE(queued_work_fails_by_name) {
   }
 }
 
-// A deadline given to a work handle ends the operation on all ranks.
-BOOST_AUTO_TEST_CASE(waiting_too_long_for_a_work_poisons_the_group) {
+// A short wait for a work handle gives up, not the operation.
+BOOST_AUTO_TEST_CASE(a_short_wait_for_a_work_leaves_the_group_well) {
   auto result = run_ranks(options(2, RankKind::kThreads), [](Rank& rank) {
     if (rank.rank == 1) {
       while (rank.shared(0).load() == 0) usleep(1000);
-      Status status = rank.group->issue(Coll{}, nullptr, nullptr);
-      rank.check(status.code() == ALQ_DEADLINE_EXCEEDED, status.message());
+      rank.check_ok(rank.group->issue(Coll{}, nullptr, nullptr), "late");
       return;
     }
     auto stream = *rank.device->create_stream("s");
@@ -369,6 +368,7 @@ BOOST_AUTO_TEST_CASE(waiting_too_long_for_a_work_poisons_the_group) {
     Status status = work->wait(in_ms(50));
     rank.check(status.code() == ALQ_DEADLINE_EXCEEDED, status.message());
     rank.shared(0).store(1);
+    rank.check_ok(work->wait(in_ms(3000)), "the second wait");
   });
   BOOST_TEST(result.ok(), result.text());
 }
