@@ -172,6 +172,7 @@ struct alq_api {
   alq_status (*alq_step)(alq_engine* engine, const alq_step_desc* desc,
                          const alq_stream* stream, alq_step_report* report,
                          alq_error* err);
+  alq_status (*alq_step_set)(alq_engine* engine, int64_t steps, alq_error* err);
   alq_status (*alq_unit_hold)(alq_engine* engine, int64_t unit, alq_error* err);
   alq_status (*alq_unit_unhold)(alq_engine* engine, int64_t unit,
                                 alq_error* err);

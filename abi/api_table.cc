@@ -86,6 +86,7 @@ constexpr alq_api kTable = {
     alq_grad_push,
     alq_microbatch_end,
     alq_step,
+    alq_step_set,
     alq_unit_hold,
     alq_unit_unhold,
     alq_engine_abandon,

@@ -687,6 +687,13 @@ alq_status alq_step(alq_engine* engine, const alq_step_desc* desc,
   return 0;
 }
 
+alq_status alq_step_set(alq_engine* engine, int64_t steps, alq_error* err) {
+  (void)engine;
+  (void)steps;
+  (void)err;
+  return 0;
+}
+
 alq_status alq_unit_hold(alq_engine* engine, int64_t unit, alq_error* err) {
   (void)engine;
   (void)unit;

@@ -90,6 +90,7 @@ static const struct {
     {"alq_grad_push", (any_function)alq_grad_push},
     {"alq_microbatch_end", (any_function)alq_microbatch_end},
     {"alq_step", (any_function)alq_step},
+    {"alq_step_set", (any_function)alq_step_set},
     {"alq_unit_hold", (any_function)alq_unit_hold},
     {"alq_unit_unhold", (any_function)alq_unit_unhold},
     {"alq_engine_abandon", (any_function)alq_engine_abandon},
@@ -193,6 +194,7 @@ static void check_slots(const alq_api* api) {
   SLOT(alq_grad_push);
   SLOT(alq_microbatch_end);
   SLOT(alq_step);
+  SLOT(alq_step_set);
   SLOT(alq_unit_hold);
   SLOT(alq_unit_unhold);
   SLOT(alq_engine_abandon);

@@ -158,19 +158,15 @@ float* FloorBuffers::dst(Op op, int rank) const {
 
 void floor_op(Team& team, Op op, const FloorBuffers& b) {
   switch (op) {
-    case Op::kAllReduce:
-      return all_reduce(team, b);
+    case Op::kAllReduce: return all_reduce(team, b);
     case Op::kAllGather:
       return exchange(team, op, b, [](int64_t) { return int64_t{0}; });
     case Op::kAllToAll:
       return exchange(team, op, b,
                       [&](int64_t part) { return part * team.rank(); });
-    case Op::kReduceScatter:
-      return reduce_scatter(team, b);
-    case Op::kBroadcast:
-      return broadcast(team, b);
-    case Op::kBarrier:
-      return team.barrier();
+    case Op::kReduceScatter: return reduce_scatter(team, b);
+    case Op::kBroadcast: return broadcast(team, b);
+    case Op::kBarrier: return team.barrier();
   }
 }
 

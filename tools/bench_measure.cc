@@ -42,16 +42,12 @@ struct Shape {
   }
   float expected(int64_t i) const {
     switch (op) {
-      case Op::kAllReduce:
-        return canonical_sum(size, i);
-      case Op::kAllGather:
-        return input(static_cast<int>(i / part), i % part);
-      case Op::kReduceScatter:
-        return canonical_sum(size, part * rank + i);
+      case Op::kAllReduce: return canonical_sum(size, i);
+      case Op::kAllGather: return input(static_cast<int>(i / part), i % part);
+      case Op::kReduceScatter: return canonical_sum(size, part * rank + i);
       case Op::kAllToAll:
         return input(static_cast<int>(i / part), part * rank + i % part);
-      default:
-        return input(0, i);
+      default: return input(0, i);
     }
   }
 };
@@ -117,8 +113,7 @@ alq_status call(alq_group* group, const Shape& s, const Buffers& b,
     case Op::kAllToAll:
       return alq_group_all_to_all(group, b.src, b.dst, s.part, ALQ_F32, nullptr,
                                   nullptr, error);
-    case Op::kBarrier:
-      return alq_group_barrier(group, nullptr, nullptr, error);
+    case Op::kBarrier: return alq_group_barrier(group, nullptr, nullptr, error);
   }
   return ALQ_INTERNAL;
 }

@@ -16,12 +16,9 @@ using Json = nlohmann::ordered_json;
 
 const char* word(Verdict verdict) {
   switch (verdict) {
-    case Verdict::kOk:
-      return "ok";
-    case Verdict::kNote:
-      return "note";
-    case Verdict::kBad:
-      return "BAD";
+    case Verdict::kOk: return "ok";
+    case Verdict::kNote: return "note";
+    case Verdict::kBad: return "BAD";
   }
   return "?";
 }

@@ -29,8 +29,9 @@
  *   handle they came from.
  * Text out.  (buf, cap, need): writes at most cap bytes including the final
  *   zero and stores the bytes needed in *need; cap 0 with buf NULL only asks.
- * Fork.  A forked child must not use the library: every call there returns
- *   FAILED_PRECONDITION and every release is a no-op.
+ * Fork.  A child forked while contexts are open must not use them: calls with
+ *   the parent's handles return FAILED_PRECONDITION and releases are no-ops.  It
+ *   may open contexts of its own.
  */
 #ifndef ALIQUOT_ALIQUOT_H_
 #define ALIQUOT_ALIQUOT_H_
@@ -316,7 +317,8 @@ ALQ_API alq_status alq_event_sync(const alq_event* event, int64_t timeout_ns,
 /* Thread: any.  Blocks: never. */
 ALQ_API void alq_event_release(alq_event* event);
 
-/* A work is one enqueued operation.  wait returns its status.
+/* A work is one enqueued operation.  wait returns its status; after its own
+ * timeout, shorter than the group's, the operation simply goes on.
  * Thread: any.  Blocks: until deadline. */
 ALQ_API alq_status alq_work_wait(alq_work* work, int64_t timeout_ns,
                                  alq_error* err);
@@ -700,7 +702,10 @@ typedef struct alq_plan_desc {
   uint32_t phases;    /* 0: TRAIN | EVAL */
   int32_t microbatches; /* most per step and rank; 0: 1 */
   int32_t prefetch;   /* units ahead; 0: default 1, negative: none */
-  int32_t max_open;   /* non-root units open at once; 0: 1 */
+  /* Neighbouring non-root units, in the order of unit_add, that may be open or
+   * collecting gradients at once; 0: 1.  Units that are prefetch + max_open
+   * apart share a slot.  A checkpoint over k units needs k - 1. */
+  int32_t max_open;
   int32_t reshard;    /* free after forward: 0 by strategy, 1 yes, 2 no */
   int32_t defer;      /* ALQ_DEFER_* */
   int32_t memory;     /* ALQ_MEMORY_* */
@@ -890,9 +895,17 @@ ALQ_API alq_status alq_step(alq_engine* engine, const alq_step_desc* desc,
                             const alq_stream* stream, alq_step_report* report,
                             alq_error* err);
 
+/* Says how many steps were taken before, for optimizer states that were written
+ * with alq_param_write: AdamW's bias correction and SGD's first step follow it.
+ * Between steps, the same on all ranks (the next step compares).
+ * Thread: handle.  Blocks: never. */
+ALQ_API alq_status alq_step_set(alq_engine* engine, int64_t steps,
+                                alq_error* err);
+
 /* Keeps a unit (or all: ALQ_UNIT_ALL) gathered until unhold, whatever passes
  * begin and end, so that ranks may run different numbers of passes meanwhile
- * (generation).  The plan must have the phase HOLD_ALL for ALL.
+ * (generation).  ALL needs the phase HOLD_ALL in a plan whose gathers copy;
+ * unhold of ALL ends every hold there is.
  * Thread: collective.  Blocks: until deadline. */
 #define ALQ_UNIT_ALL (-1)
 ALQ_API alq_status alq_unit_hold(alq_engine* engine, int64_t unit,

@@ -40,6 +40,14 @@ Status check_desc(const alq_open_desc& desc) {
                       "be negative (time_scale at most 1e6)",
                       desc.timeout_ns, desc.time_scale);
   }
+  if (desc.device_id != 0 || desc.local_size < 0 ||
+      (desc.local_size > 0 &&
+       (desc.local_rank < 0 || desc.local_rank >= desc.local_size))) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "alq_open_desc: device_id {} must be 0 on CPU and "
+                      "local_rank {} below local_size {}",
+                      desc.device_id, desc.local_rank, desc.local_size);
+  }
   if (desc.device_type != 0 && desc.device_type != ALQ_DEVICE_CPU) {
     return make_error(
         desc.device_type == ALQ_DEVICE_CUDA ? ALQ_UNAVAILABLE
@@ -90,7 +98,8 @@ Result<Place> place_of(const alq_open_desc& desc) {
       return make_error(ALQ_FAILED_PRECONDITION,
                         "bootstrap ENV, but the environment names no rank: "
                         "start with aliquot run or torchrun, or set "
-                        "ALIQUOT_RANK, ALIQUOT_WORLD_SIZE and ALIQUOT_STORE");
+                        "ALIQUOT_RANK, ALIQUOT_WORLD_SIZE, ALIQUOT_STORE and "
+                        "ALIQUOT_SECRET");
     }
     case ALQ_BOOTSTRAP_STORE:
       place.source = "store";

@@ -82,11 +82,12 @@ Status read_param(const alq_param_desc& d, engine::Param* param) {
   param->optim_group = d.optim_group;
   int64_t count = 1;
   for (int32_t i = 0; i < d.ndim; ++i) {
-    constexpr int64_t kMaxCount = int64_t{1} << 56;
-    if (d.shape[i] < 0 || (d.shape[i] > 0 && count > kMaxCount / d.shape[i])) {
+    constexpr int64_t kMaxCount = int64_t{1} << 48;
+    if (d.shape[i] < 0 || d.shape[i] > kMaxCount ||
+        (d.shape[i] > 0 && count > kMaxCount / d.shape[i])) {
       return make_error(ALQ_INVALID_ARGUMENT,
                         "parameter \"{}\": dim {} is {}; dims are at least 0 "
-                        "and their product below 2^56",
+                        "and their product at most 2^48",
                         d.name, i, d.shape[i]);
     }
     count *= d.shape[i];
@@ -134,6 +135,13 @@ Status check_plan(const alq_plan_desc& d) {
                       "alq_plan_desc: flags {:#x} and extension blocks are not "
                       "known here",
                       d.flags);
+  }
+  if (d.strategy != ALQ_STRATEGY_CUSTOM &&
+      (d.param_axes | d.grad_axes | d.state_axes) != 0) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "alq_plan_desc: axis masks {:#x}, {:#x}, {:#x} go with "
+                      "ALQ_STRATEGY_CUSTOM only, not with strategy {}",
+                      d.param_axes, d.grad_axes, d.state_axes, d.strategy);
   }
   constexpr uint32_t kPhases =
       ALQ_PHASE_TRAIN | ALQ_PHASE_EVAL | ALQ_PHASE_HOLD_ALL;
@@ -191,7 +199,7 @@ alq_status alq_engine_create(alq_mesh* mesh, const alq_engine_desc* desc,
     ALQ_TRY(read_config(known, &config));
     auto engine = std::make_shared<EngineState>();
     engine->ctx = state->ctx;
-    engine->engine = std::make_unique<engine::Engine>(
+    engine->engine = std::make_shared<engine::Engine>(
         state->ctx->context, state->ctx->device, state->mesh,
         known.name == nullptr ? "engine" : known.name, config);
     *out = pool<alq_engine>().make(std::move(engine));
@@ -334,4 +342,10 @@ alq_status alq_engine_close(alq_engine* engine, int64_t timeout_ns,
   });
 }
 
-void alq_engine_release(alq_engine* engine) { release_handle(engine); }
+void alq_engine_release(alq_engine* engine) {
+  EngineState* state = pool<alq_engine>().get(engine);
+  if (state != nullptr && !forked(*state->ctx)) {
+    state->engine->retire(state->engine);
+  }
+  release_handle(engine);
+}

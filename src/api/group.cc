@@ -180,7 +180,8 @@ alq_status alq_group_close(alq_group* group, int64_t timeout_ns,
       return make_error(ALQ_INVALID_ARGUMENT,
                         "the world is closed with its context: alq_close");
     }
-    return state->group->close(state->ctx->context->deadline(timeout_ns));
+    return state->group->close(Deadline::after(
+        timeout_ns > 0 ? timeout_ns : state->group->timeout_ns()));
   });
 }
 

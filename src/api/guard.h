@@ -43,8 +43,9 @@ Status read_struct(const char* name, const T* in, T* out) {
   }
   ALQ_TRY(check_struct(name, in->struct_size, sizeof(T), in));
   std::memset(static_cast<void*>(out), 0, sizeof(T));
-  std::memcpy(static_cast<void*>(out), in,
-              in->struct_size < sizeof(T) ? in->struct_size : sizeof(T));
+  // Whole 8-byte words: half a pointer is no pointer.
+  uint32_t size = in->struct_size & ~7u;
+  std::memcpy(static_cast<void*>(out), in, size < sizeof(T) ? size : sizeof(T));
   return {};
 }
 

@@ -48,7 +48,7 @@ struct MeshState {
 };
 struct EngineState {
   std::shared_ptr<ContextState> ctx;
-  std::unique_ptr<engine::Engine> engine;
+  std::shared_ptr<engine::Engine> engine;
 };
 
 template <typename Opaque>

@@ -160,6 +160,13 @@ alq_status alq_step(alq_engine* engine, const alq_step_desc* desc,
   });
 }
 
+alq_status alq_step_set(alq_engine* engine, int64_t steps, alq_error* err) {
+  return guard(err, [&]() -> Status {
+    ALQ_ASSIGN(EngineState * state, resolve(engine));
+    return state->engine->set_steps(steps);
+  });
+}
+
 alq_status alq_unit_hold(alq_engine* engine, int64_t unit, alq_error* err) {
   return guard(err, [&]() -> Status {
     ALQ_ASSIGN(EngineState * state, resolve(engine));

@@ -57,6 +57,9 @@ class Device {
   virtual Status synchronize(Event& event, Deadline deadline) = 0;
   virtual Status synchronize(Stream& stream, Deadline deadline) = 0;
 
+  // Keeps the object alive until the stream has done what it has now.
+  virtual Status pin(Stream& stream, std::shared_ptr<void> object) = 0;
+
   // Runs a kernel on the stream; args is copied (args_bytes <= 256).
   virtual Status launch(Stream* stream, kernels::OpCode op, const void* args,
                         size_t args_bytes) = 0;

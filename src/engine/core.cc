@@ -313,11 +313,16 @@ CoreError Core::microbatch_end() {
   return {};
 }
 
-CoreError Core::step() {
+CoreError Core::check_step() const {
   if (in_microbatch_) return {CoreCode::kInMicrobatch};
   for (const UnitState& unit : units_) {
     if (unit.holds > 0) return {CoreCode::kStillHeld};
   }
+  return {};
+}
+
+CoreError Core::step() {
+  if (CoreError e = check_step(); !e.ok()) return e;
   touch();
   return {};
 }

@@ -95,6 +95,7 @@ class Core {
   CoreError grad_open(int32_t param);
   CoreError grad_ready(int32_t param);
   CoreError microbatch_end();
+  CoreError check_step() const;
   CoreError step();
   CoreError hold(int32_t unit);
   CoreError unhold(int32_t unit);

@@ -100,14 +100,25 @@ Status Engine::compare_plans() {
       plan_.defer, plan_.map,
       plan_.desc.nesting == nullptr ? "" : plan_.desc.nesting,
       config_.accumulate_fast);
+  text += fmt::format(" {} {} {} {} {} {} {} {}", plan_.desc.memory,
+                      plan_.desc.phases, plan_.desc.reshard,
+                      config_.grad_dtype, config_.accumulate_dtype,
+                      config_.master_dtype, config_.loss_scale,
+                      config_.poison);
+  text += fmt::format(" {} {} {}", plan_.placement.shard_params,
+                      plan_.placement.shard_grads, plan_.placement.shard_states);
+  for (const Unit& u : model_.units) {
+    text += fmt::format("\n{} {} {}", u.name, u.root, fmt::join(u.params, ","));
+  }
   for (const Param& p : model_.params) {
-    text += fmt::format("\n{} {} {} {} {} {}", p.name, p.dtype, p.trainable,
-                        p.bundle, p.offset, fmt::join(p.shape, ","));
+    text += fmt::format("\n{} {} {} {} {} {} {} {}", p.name, p.dtype,
+                        p.trainable, p.whole_rows, p.optim_group, p.bundle,
+                        p.offset, fmt::join(p.shape, ","));
   }
   for (const Optimizer& o : optimizers_) {
-    text += fmt::format("\n{} {} {} {} {} {}", o.desc.kind, o.desc.beta1,
+    text += fmt::format("\n{} {} {} {} {} {} {} {}", o.desc.kind, o.desc.beta1,
                         o.desc.beta2, o.desc.eps, o.desc.momentum,
-                        o.desc.dampening);
+                        o.desc.dampening, o.desc.nesterov, o.desc.state_dtype);
   }
   uint64_t mine = XXH3_64bits(text.data(), text.size());
   std::vector<uint64_t> all(static_cast<size_t>(groups_.exchange->size()));
@@ -189,6 +200,7 @@ Status Engine::commit(void* slab) {
                               &config_, &recorder_, slab, deadline()));
   ALQ_ASSIGN(scalars_, device_->allocate(sizeof(kernels::StepScalars),
                                          "step scalars"));
+  make_shares();
   core_ = std::make_unique<Core>(plan_.core_shape(model_));
   for (const Unit& unit : model_.units) {
     UnitViewArrays arrays;
@@ -228,6 +240,18 @@ Status Engine::check_param(int64_t param) const {
                     model_.params.size());
 }
 
+Status Engine::set_steps(int64_t steps) {
+  ALQ_TRY(need_committed("step_set"));
+  if (steps < 0 || core_->in_microbatch() || microbatch_ != 0) {
+    return make_error(ALQ_FAILED_PRECONDITION,
+                      "engine {}: step_set({}) takes a count of at least 0, "
+                      "between steps",
+                      name_, steps);
+  }
+  steps_ = steps;
+  return {};
+}
+
 std::string Engine::report() const {
   nlohmann::ordered_json j;
   j["engine"] = name_;
@@ -252,6 +276,15 @@ std::string Engine::report() const {
   return j.dump(2);
 }
 
+void Engine::retire(const std::shared_ptr<Engine>& self) {
+  if (executor_ == nullptr) return;
+  executor_->retire(self);
+  closed_ = true;
+  groups_ = {};
+  mesh_.reset();
+  device_.reset();
+}
+
 Status Engine::close(Deadline deadline) {
   if (!committed_ || closed_) {
     closed_ = true;
@@ -261,7 +294,11 @@ Status Engine::close(Deadline deadline) {
   Coll barrier;
   barrier.kind = CollKind::kBarrier;
   barrier.label = "engine close";
-  ALQ_TRY(groups_.exchange->issue(barrier, nullptr, nullptr));
+  int64_t timeout = groups_.exchange->timeout_ns();
+  groups_.exchange->set_timeout_ns(std::max<int64_t>(deadline.left(), 1));
+  Status met = groups_.exchange->issue(barrier, nullptr, nullptr);
+  groups_.exchange->set_timeout_ns(timeout);
+  ALQ_TRY(std::move(met));
   closed_ = true;
   return {};
 }

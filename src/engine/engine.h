@@ -58,10 +58,15 @@ class Engine {
   Status step(const alq_step_desc& desc, Stream* stream,
               alq_step_report* report);
 
+  // Steps taken before, elsewhere: for restored optimizer states.
+  Status set_steps(int64_t steps);
+
   std::string report() const;
   // trace.cc
   Status trace_write(const std::string& dir, int32_t step);
   Status close(Deadline deadline);
+  // Before the last reference goes: operations in flight keep `self`.
+  void retire(const std::shared_ptr<Engine>& self);
   Device* device() const { return device_.get(); }
 
  private:
@@ -101,6 +106,8 @@ class Engine {
 
   // step.cc
   struct StepShare;
+  struct StepShares;
+  void make_shares();
   Status gather_shares(Stream* stream, StepShare* mine,
                        std::vector<StepShare>* all);
   Status local_norm(Stream* stream, StepShare* mine);
@@ -109,6 +116,8 @@ class Engine {
                     const Run& run, Stream* stream);
   int32_t param_at(int64_t element) const;
   void clear_step();
+  Status check_rates(const alq_step_desc& desc) const;
+  uint64_t hash_call(const alq_step_desc& desc) const;
 
   std::shared_ptr<Context> context_;
   std::shared_ptr<Device> device_;
@@ -128,6 +137,7 @@ class Engine {
   std::unique_ptr<Core> core_;
   std::unique_ptr<Executor> executor_;
   std::vector<UnitViewArrays> views_;
+  std::shared_ptr<StepShares> shares_;
   std::unique_ptr<Memory> scalars_;  // StepScalars, read by optimizer kernels
 
   // The running step.

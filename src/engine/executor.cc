@@ -267,6 +267,17 @@ BadGradient Executor::bad_gradient() const {
   return {};
 }
 
+void Executor::retire(const std::shared_ptr<void>& self) {
+  for (std::shared_ptr<Stream>* stream : {&gather_stream_, &reduce_stream_}) {
+    // Can only fail for want of memory: then there is nothing to keep either.
+    if (!device_->pin(**stream, self).ok()) continue;
+    stream->reset();
+  }
+  events_.clear();
+  groups_ = {};
+  device_.reset();
+}
+
 void Executor::reset_counters() {
   exposed_ = {};
   traffic_ = {};

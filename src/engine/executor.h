@@ -77,6 +77,9 @@ class Executor {
   const Traffic& traffic() const { return traffic_; }
   BadGradient bad_gradient() const;
   void reset_counters();
+  // The engine is released: what its streams still have keeps `self` (which
+  // holds the memory) alive, and nothing else of the rank.
+  void retire(const std::shared_ptr<void>& self);
   // Spans from now on belong to this step.
   void set_step(int32_t step) { step_ = step; }
 

@@ -112,6 +112,18 @@ Status Model::build_bundles(int32_t shards) {
     return params[static_cast<size_t>(a)].optim_group <
            params[static_cast<size_t>(b)].optim_group;
   });
+  // Sums stay far from overflow whatever the element size.
+  constexpr int64_t kMostElements = int64_t{1} << 52;
+  int64_t elements = 0;
+  for (const Param& param : params) {
+    elements += param.count;
+    if (elements > kMostElements) {
+      return make_error(ALQ_RESOURCE_EXHAUSTED,
+                        "the model has more than 2^52 elements up to parameter "
+                        "\"{}\"; check the shapes",
+                        param.name);
+    }
+  }
   for (int32_t p : order) place(p);
 
   for (Bundle& bundle : bundles) {

@@ -17,7 +17,10 @@ class Layout {
  public:
   explicit Layout(Plan* plan) : plan_(plan) {}
 
+  bool overflowed() const { return overflowed_; }
+
   Region take(Owner owner, int64_t bytes) {
+    if (!fits(bytes)) return {0, false};
     Region region{plan_->arena_bytes, false};
     int64_t size = round_up(bytes, kAlign);
     plan_->arena_bytes += size;
@@ -26,13 +29,22 @@ class Layout {
   }
 
   Region take_common(int64_t bytes) {
+    if (!fits(bytes)) return {0, true};
     Region region{plan_->common_bytes, true};
     plan_->common_bytes += round_up(bytes, kAlign);
     return region;
   }
 
  private:
+  bool fits(int64_t bytes) {
+    constexpr int64_t kMost = int64_t{1} << 57;
+    overflowed_ = overflowed_ || bytes < 0 || bytes > kMost ||
+                  plan_->arena_bytes > kMost || plan_->common_bytes > kMost;
+    return !overflowed_;
+  }
+
   Plan* plan_;
+  bool overflowed_ = false;
 };
 
 Region inside(Region region, int64_t elements, Dtype dtype) {
@@ -82,6 +94,13 @@ class Planner {
         place_params(b, s, slots, &param_at);
         if (segment(b, s).trainable) place_grads(b, s, grads, &grad_at);
       }
+    }
+    constexpr int64_t kMostBytes = int64_t{1} << 56;
+    if (layout_.overflowed() || plan_.arena_bytes > kMostBytes ||
+        plan_.common_bytes > kMostBytes) {
+      return make_error(ALQ_RESOURCE_EXHAUSTED,
+                        "the plan needs more than 2^56 bytes per rank; check "
+                        "the parameters' shapes");
     }
     plan_.arena_bytes = round_up(plan_.arena_bytes, kPage);
     plan_.common_bytes = round_up(plan_.common_bytes, kPage);

@@ -124,10 +124,11 @@ Status Engine::microbatch_begin(int32_t mode, double weight, bool last,
     return explain({CoreCode::kInMicrobatch}, "microbatch_begin", -1, 0);
   }
   bool train = mode == ALQ_TRAIN;
-  if (train && (!std::isfinite(weight) || weight < 0)) {
+  if (train && (!std::isfinite(weight * config_.loss_scale) || weight < 0)) {
     return make_error(ALQ_INVALID_ARGUMENT,
-                      "engine {}: weight {} must be finite and not negative",
-                      name_, weight);
+                      "engine {}: weight {} must not be negative and, times the "
+                      "loss scale {}, finite",
+                      name_, weight, config_.loss_scale);
   }
   if (train && (last_ || microbatch_ >= plan_.microbatches)) {
     return make_error(ALQ_FAILED_PRECONDITION,
@@ -260,7 +261,12 @@ Status Engine::grad_push(int32_t param, const alq_tensor& grad,
                       target.name, grad.code, grad.bits, grad.lanes);
   }
   int64_t count = 1;
-  for (int32_t d = 0; d < grad.ndim; ++d) count *= grad.shape[d];
+  for (int32_t d = 0; d < grad.ndim; ++d) {
+    bool fits = grad.shape[d] >= 0 && (grad.shape[d] == 0 ||
+                                       count <= target.count / grad.shape[d]);
+    count = fits ? count * grad.shape[d] : -1;
+    if (!fits) break;
+  }
   if (count != target.count || !compact(grad) ||
       (count > 0 && grad.data == nullptr)) {
     return make_error(ALQ_INVALID_ARGUMENT,
@@ -334,10 +340,13 @@ Status Engine::unit_unhold(int64_t unit) {
   bool all = unit == ALQ_UNIT_ALL;
   if (!all) ALQ_TRY(check_unit(unit));
   int32_t units = static_cast<int32_t>(model_.units.size());
-  for (int32_t u = all ? 0 : static_cast<int32_t>(unit); u < units; ++u) {
-    CoreError error = core_->unhold(u);
-    if (!error.ok()) return explain(error, "unit_unhold", u, 0);
-    if (!all) break;
+  if (!all) {
+    int32_t one = static_cast<int32_t>(unit);
+    return explain(core_->unhold(one), "unit_unhold", one, 0);
+  }
+  for (int32_t u = 0; u < units; ++u) {
+    while (core_->unhold(u).ok()) {
+    }
   }
   return {};
 }

@@ -11,6 +11,9 @@
 
 #include "engine/engine.h"
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 namespace aliquot::engine {
 
 struct Engine::StepShare {
@@ -19,7 +22,18 @@ struct Engine::StepShare {
   int64_t bad_element;  // first non-finite gradient contributed, or -1
   int32_t bad_microbatch;
   int32_t microbatches;
+  uint64_t call;  // hash of the step's arguments: all ranks must agree
 };
+
+// Of every data rank; made at commit, so that a step allocates nothing.
+struct Engine::StepShares {
+  std::vector<StepShare> all;
+};
+
+void Engine::make_shares() {
+  shares_ = std::make_shared<StepShares>();
+  shares_->all.resize(static_cast<size_t>(groups_.exchange->size()));
+}
 
 Status Engine::local_norm(Stream* stream, StepShare* mine) {
   for (size_t b = 0; b < plan_.bundles.size(); ++b) {
@@ -40,7 +54,6 @@ Status Engine::local_norm(Stream* stream, StepShare* mine) {
 
 Status Engine::gather_shares(Stream* stream, StepShare* mine,
                              std::vector<StepShare>* all) {
-  all->resize(static_cast<size_t>(groups_.exchange->size()));
   Coll coll;
   coll.kind = CollKind::kAllGather;
   coll.src = mine;
@@ -137,6 +150,29 @@ Status Engine::update(const alq_step_desc& desc, Stream* stream) {
   return {};
 }
 
+Status Engine::check_rates(const alq_step_desc& desc) const {
+  for (size_t g = 0; g < optimizers_.size(); ++g) {
+    double lr = desc.lr[g];
+    double wd = desc.weight_decay == nullptr ? 0 : desc.weight_decay[g];
+    if (!std::isfinite(lr) || !std::isfinite(wd)) {
+      return make_error(ALQ_INVALID_ARGUMENT,
+                        "engine {}: group {} has learning rate {} and weight "
+                        "decay {}; both must be finite",
+                        name_, g, lr, wd);
+    }
+  }
+  return {};
+}
+
+uint64_t Engine::hash_call(const alq_step_desc& desc) const {
+  XXH64_hash_t hash = XXH3_64bits_withSeed(&desc.clip_norm, sizeof(double),
+                                           static_cast<uint64_t>(steps_));
+  size_t bytes = optimizers_.size() * sizeof(double);
+  hash = XXH3_64bits_withSeed(desc.lr, bytes, hash);
+  if (desc.weight_decay == nullptr) return hash;
+  return XXH3_64bits_withSeed(desc.weight_decay, bytes, hash);
+}
+
 void Engine::clear_step() {
   microbatch_ = 0;
   last_ = false;
@@ -164,6 +200,10 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
   if (core_->in_microbatch()) {
     return explain({CoreCode::kInMicrobatch}, "step", -1, 0);
   }
+  CoreError refused = core_->check_step();
+  if (!refused.ok()) return explain(refused, "step", -1, 0);
+  ALQ_TRY(check_rates(desc));
+  if (stream != nullptr) ALQ_TRY(device_->synchronize(*stream, deadline()));
   ALQ_TRY(executor_->drain(deadline()));
   int64_t begin = now_ns();
 
@@ -173,9 +213,10 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
   mine.bad_element = bad.element;
   mine.bad_microbatch = bad.microbatch;
   mine.microbatches = microbatch_;
-  ALQ_TRY(local_norm(stream, &mine));
-  std::vector<StepShare> all;
-  ALQ_TRY(gather_shares(stream, &mine, &all));
+  mine.call = hash_call(desc);
+  ALQ_TRY(local_norm(nullptr, &mine));
+  std::vector<StepShare>& all = shares_->all;
+  ALQ_TRY(gather_shares(nullptr, &mine, &all));
   gathered_since_sync_ = false;
 
   kernels::NormBins bins = {};
@@ -186,6 +227,17 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
   for (size_t r = 0; r < all.size(); ++r) {
     const StepShare& share = all[r];
     weight += share.weight;
+    if (share.call != all[0].call) {
+      clear_step();
+      return make_error(ALQ_RANK_MISMATCH,
+                        "engine {}: rank {} and rank {} called step with "
+                        "different learning rates, weight decays or clip norms, "
+                        "or after a different number of steps; nothing was "
+                        "changed",
+                        name_, groups_.exchange->ranks()[0],
+                        groups_.exchange->ranks()[r])
+          .with_rank(groups_.exchange->ranks()[r]);
+    }
     // Each element counts once: from its owner in the first replica.
     bool unique = plan_.placement.shard_states
                       ? static_cast<int32_t>(r) < plan_.axes.shards
@@ -199,12 +251,14 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
       out.bad_rank = groups_.exchange->ranks()[r];
     }
   }
-  if (!(weight > 0)) {
+  if (!(weight > 0) || !std::isfinite(weight) ||
+      !std::isfinite(1 / (weight * config_.loss_scale))) {
     clear_step();
     return make_error(ALQ_FAILED_PRECONDITION,
-                      "engine {}: no microbatch of this step had a weight above "
-                      "0 on any rank; nothing was changed",
-                      name_);
+                      "engine {}: the weights of this step sum to {} over all "
+                      "ranks; the sum must be above 0 and finite (so must 1 / "
+                      "(sum x loss scale)).  Nothing was changed",
+                      name_, weight);
   }
   double scale = 1 / (weight * config_.loss_scale);
   out.grad_norm = std::sqrt(kernels::norm_value(bins)) * scale;

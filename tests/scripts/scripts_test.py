@@ -136,6 +136,27 @@ class Counting(unittest.TestCase):
         status, lines = self.run_script(build, "unit")
         self.assertEqual((status, lines[-1]), (0, "3 passed, 0 failed"))
 
+    def test_a_skipped_test_is_named(self):
+        build = self.project([("a", "unit", "true"), ("b", "unit", "exit 77")])
+        with open(os.path.join(os.path.dirname(build), "CMakeLists.txt"), "a",
+                  encoding="ascii") as file:
+            file.write("set_tests_properties(b PROPERTIES "
+                       "SKIP_RETURN_CODE 77)\n")
+        subprocess.run(["cmake", build], check=True, capture_output=True)
+        status, lines = self.run_script(build)
+        self.assertEqual((status, lines[-1]), (0, "1 passed, 0 failed"))
+        self.assertRegex(lines[-2], r"^skipped.*: b \(")
+
+    def test_a_missing_program_fails(self):
+        build = self.project([("a", "unit", "true")])
+        with open(os.path.join(os.path.dirname(build), "CMakeLists.txt"), "a",
+                  encoding="ascii") as file:
+            file.write("add_test(NAME gone COMMAND /no/such/program)\n"
+                       "set_tests_properties(gone PROPERTIES LABELS unit)\n")
+        subprocess.run(["cmake", build], check=True, capture_output=True)
+        status, lines = self.run_script(build)
+        self.assertEqual((status, lines[-1]), (1, "1 passed, 1 failed"))
+
     def test_a_late_suite_fails(self):
         build = self.project([("slow", "unit", "sleep 1")])
         done = subprocess.run(

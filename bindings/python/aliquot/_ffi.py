@@ -795,6 +795,11 @@ FUNCTIONS = {
         POINTER(alq_step_report),  # report
         POINTER(alq_error),  # err
     ]),
+    "alq_step_set": (c_int32, [
+        c_void_p,  # engine
+        c_int64,  # steps
+        POINTER(alq_error),  # err
+    ]),
     "alq_unit_hold": (c_int32, [
         c_void_p,  # engine
         c_int64,  # unit

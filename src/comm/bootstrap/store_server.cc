@@ -209,17 +209,14 @@ void StoreServer::drop(int fd) {
 
 void StoreServer::on_stranger(StoreConnection& c) {
   switch (c.handshake(place_.secret)) {
-    case StoreConnection::Step::kWait:
-      return;
-    case StoreConnection::Step::kProved:
-      return admit(c);
+    case StoreConnection::Step::kWait: return;
+    case StoreConnection::Step::kProved: return admit(c);
     case StoreConnection::Step::kImpostor:
       if (c.hello().rank > 0 && c.hello().rank < place_.size) {
         wrong_secret_[static_cast<size_t>(c.hello().rank)] = true;
       }
       return drop(c.fd());
-    case StoreConnection::Step::kStranger:
-      return drop(c.fd());
+    case StoreConnection::Step::kStranger: return drop(c.fd());
   }
 }
 

@@ -76,11 +76,20 @@ GroupCore::GroupCore(std::shared_ptr<World> w, std::string group_name,
     one_process &= pid(q) == pid(rank);
     shares_process |= q != rank && pid(q) == pid(rank);
   }
+  {
+    std::lock_guard lock(world->groups_mutex);
+    is_world = world->groups.empty();
+    world->groups.push_back(this);
+  }
   watchdog_add(this);
 }
 
 GroupCore::~GroupCore() {
   if (world->forked()) return;
+  {
+    std::lock_guard lock(world->groups_mutex);
+    std::erase(world->groups, this);
+  }
   watchdog_remove(this);
   Line& state = self().state;
   uint64_t now = state.value.load();

@@ -51,6 +51,7 @@ struct GroupCore {
   const std::vector<int32_t> ranks;  // world ranks
   const int32_t size;
   int32_t rank = -1;
+  bool is_world = false;        // the first group of its rank
   bool one_process = true;      // all ranks are threads of this process
   bool shares_process = false;  // some other rank is
   const std::shared_ptr<Segment> segment;

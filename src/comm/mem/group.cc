@@ -28,14 +28,12 @@ class MemWork : public Work {
     stats.sleeps = stats.syscalls = counts.sleeps;
     core_->stats.add(stats);
     if (in_time) return state_->status;
-    std::string text =
-        fmt::format("an operation of group \"{}\" is not done after {} ms",
-                    core_->name, (now_ns() - start) / 1'000'000);
-    poison(*core_, ALQ_DEADLINE_EXCEEDED, core_->world_rank(core_->rank), text);
-    // It notices and ends, unless it is stuck behind something else.
-    runner_->wait(Poll(poll), Deadline::after(1'000'000'000));
-    if (done()) return state_->status;
-    return Status(ALQ_DEADLINE_EXCEEDED, text);
+    // The operation has a deadline of its own, which names who is missing.
+    return make_error(
+        ALQ_DEADLINE_EXCEEDED,
+        "an operation of group \"{}\" is not done after {} ms; it "
+        "goes on: wait again, or abort the group",
+        core_->name, (now_ns() - start) / 1'000'000);
   }
 
  private:
@@ -95,11 +93,18 @@ Status MemGroup::issue(const Coll& call, Stream* stream,
     *work = std::make_shared<MemWork>(state, core_, device_->runner());
   }
   auto* queue = static_cast<Queue*>(stream);
+  // Memory of ours lives until the operation is done, whoever releases it.
+  std::shared_ptr<Segment> pins[2] = {
+      core_->world->segments->find(coll.src, 1),
+      core_->world->segments->find(coll.dst, 1)};
   uint64_t number = take_number(*core_, coll);
   if (is_pair(coll.kind)) {
     queue->enqueue<P2pOp>(*core_, core_, coll, number, std::move(state));
   } else {
     queue->enqueue<CollOp>(*core_, core_, coll, 0, number, std::move(state));
+  }
+  for (std::shared_ptr<Segment>& pin : pins) {
+    if (pin != nullptr) queue->enqueue<PinOp>(std::move(pin));
   }
   double wire = core_->world->context->throttle_bytes_per_s;
   if (wire > 0) {
@@ -151,9 +156,18 @@ Status MemGroup::status() const {
 void MemGroup::abort(const Status& reason) {
   if (core_->world->forked()) return;
   int32_t self = core_->world_rank(core_->rank);
-  poison(*core_, ALQ_ABORTED, self,
-         fmt::format("group \"{}\" was aborted by rank {}: {}", core_->name,
-                     self, reason.message()));
+  auto abort_one = [&](const GroupCore& core) {
+    poison(core, ALQ_ABORTED, self,
+           fmt::format("group \"{}\" was aborted by rank {}: {}", core.name,
+                       self, reason.message()));
+  };
+  abort_one(*core_);
+  if (!core_->is_world) return;
+  // The world's end is the end of all its groups.
+  std::lock_guard lock(core_->world->groups_mutex);
+  for (const GroupCore* core : core_->world->groups) {
+    if (core != core_.get()) abort_one(*core);
+  }
 }
 
 Status MemGroup::close(Deadline deadline) {

@@ -43,6 +43,8 @@ class PeerMaps {
   uint64_t freed_seen_[kMaxRanks] = {};
 };
 
+struct GroupCore;
+
 struct World {
   World(std::shared_ptr<Context> ctx, CpuDevice& device);
   ~World();
@@ -58,6 +60,10 @@ struct World {
   Control control;
   bool cma = false;  // all ranks may read all others' memory
   PeerMaps maps;
+
+  // The groups of this rank that are alive, for abort.
+  std::mutex groups_mutex;
+  std::vector<GroupCore*> groups;
 
   bool forked() const { return fork_stamp() != stamp; }
   // Tells peers about a segment this rank has freed.

@@ -165,6 +165,12 @@ Status CpuDevice::wait_queue(Queue& queue, uint64_t number, Deadline deadline) {
                     (now_ns() - start) / 1'000'000);
 }
 
+Status CpuDevice::pin(Stream& stream, std::shared_ptr<void> object) {
+  Queue& queue = static_cast<Queue&>(stream);
+  if (!queue.idle()) queue.enqueue<PinOp>(std::move(object));
+  return {};
+}
+
 Status CpuDevice::launch(Stream* stream, kernels::OpCode op, const void* args,
                          size_t args_bytes) {
   if (args_bytes > KernelOp::kArgsBytes) {

@@ -23,6 +23,7 @@ class CpuDevice : public Device {
   bool done(const Event& event) const override;
   Status synchronize(Event& event, Deadline deadline) override;
   Status synchronize(Stream& stream, Deadline deadline) override;
+  Status pin(Stream& stream, std::shared_ptr<void> object) override;
   Status launch(Stream* stream, kernels::OpCode op, const void* args,
                 size_t args_bytes) override;
   Result<std::unique_ptr<Memory>> allocate(int64_t bytes,

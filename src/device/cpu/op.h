@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 
 #include "base/status.h"
 
@@ -33,6 +35,16 @@ class Op {
 
   // After kFailed.
   virtual Status status() const { return {}; }
+};
+
+// Keeps an object alive until its stream gets here.
+class PinOp : public Op {
+ public:
+  explicit PinOp(std::shared_ptr<void> object) : object_(std::move(object)) {}
+  Step step(bool) override { return Step::kDone; }
+
+ private:
+  const std::shared_ptr<void> object_;
 };
 
 }  // namespace aliquot
