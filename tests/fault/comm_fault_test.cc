@@ -367,6 +367,28 @@ BOOST_AUTO_TEST_CASE(a_short_wait_for_a_work_leaves_the_group_well) {
     rank.check_ok(rank.group->issue(Coll{}, stream.get(), &work), "issue");
     Status status = work->wait(in_ms(50));
     rank.check(status.code() == ALQ_DEADLINE_EXCEEDED, status.message());
+    rank.check(!work->done(), "the operation goes on");
+    rank.shared(0).store(1);
+    rank.check_ok(work->wait(in_ms(3000)), "second wait");
+  });
+  BOOST_TEST(result.ok(), result.text());
+}
+
+// Queued work has the group's deadline, which names who is missing.
+BOOST_AUTO_TEST_CASE(queued_work_ends_at_the_groups_deadline) {
+  auto result = run_ranks(options(2, RankKind::kThreads), [](Rank& rank) {
+    if (rank.rank == 1) {
+      while (rank.shared(0).load() == 0) usleep(1000);
+      return;
+    }
+    rank.group->set_timeout_ns(100 * kMs);
+    auto stream = *rank.device->create_stream("s");
+    std::shared_ptr<Work> work;
+    rank.check_ok(rank.group->issue(Coll{}, stream.get(), &work), "issue");
+    int64_t start = now_ns();
+    Status status = work->wait(in_ms(3000));
+    expect_failure(rank, *rank.group, status, 1, ALQ_DEADLINE_EXCEEDED, start,
+                   1500);
     rank.shared(0).store(1);
     rank.check_ok(work->wait(in_ms(3000)), "the second wait");
   });

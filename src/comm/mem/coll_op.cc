@@ -9,9 +9,11 @@
 namespace aliquot::mem {
 namespace {
 
-// Up to this size, private memory of other processes is copied twice through
-// staging windows, which beats the system calls of one copy.
-constexpr int64_t kStagePrivate = int64_t{2} << 20;
+// Up to these sizes, private memory of other processes is copied twice through
+// staging windows, which beats the system calls of one copy.  Measured on 2
+// ranks: sums read each block from every rank, copies only once.
+constexpr int64_t kStageSums = int64_t{2} << 20;
+constexpr int64_t kStageCopies = int64_t{128} << 10;
 // How long a failed operation waits for threads of its own process that still
 // read its memory; they stop at the next block.
 constexpr int64_t kDyingNs = 1'000'000'000;
@@ -215,7 +217,8 @@ Step CollOp::choose() {
     foreign_private |=
         slot(q).src.kind == kPrivate || slot(q).dst.kind == kPrivate;
   }
-  bool small = part_total() * in_size <= kStagePrivate;
+  bool small = part_total() * in_size <=
+               (reduces(coll.kind) ? kStageSums : kStageCopies);
   if (foreign_private && (small || !core.world->cma)) {
     run_ = chosen.staged;
     return Step::kProgress;
