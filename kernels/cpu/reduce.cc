@@ -111,16 +111,16 @@ template <class Op, typename T, typename In, typename Out>
 void reduce_typed(const ReduceArgs& a) {
   const TagFor<T, In, Out> d;
   if (a.n == 2) return reduce_sources<Op, T, In, Out, 2>(d, a);
-  // Whole vectors: with more sources the loop is no longer a mere stream.
+  if constexpr (std::is_same_v<Op, Sum> && std::is_same_v<In, Out> &&
+                hwy::IsFloat<T>()) {
+    if (a.n == 3) return reduce_sources<Op, T, In, Out, 3>(d, a);
+    if (a.n == 4) return reduce_sources<Op, T, In, Out, 4>(d, a);
+    if (a.n == 8) return reduce_sources<Op, T, In, Out, 8>(d, a);
+  }
+  // Whole vectors: each reads the list of sources again.
   constexpr bool kWithF64 =
       std::is_same_v<In, double> || std::is_same_v<Out, double>;
   const typename ComputeTag<T, false, kWithF64>::type whole;
-  if constexpr (std::is_same_v<Op, Sum> && std::is_same_v<In, Out> &&
-                hwy::IsFloat<T>()) {
-    if (a.n == 3) return reduce_sources<Op, T, In, Out, 3>(whole, a);
-    if (a.n == 4) return reduce_sources<Op, T, In, Out, 4>(whole, a);
-    if (a.n == 8) return reduce_sources<Op, T, In, Out, 8>(whole, a);
-  }
   reduce_sources<Op, T, In, Out, 0>(whole, a);
 }
 
