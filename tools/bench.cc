@@ -89,7 +89,7 @@ void add_coll(CLI::App* bench, int* code) {
   auto sizes = std::make_shared<std::vector<std::string>>(
       std::vector<std::string>{"4K", "64K", "1M", "64M"});
   for (const NamedOp& o : kOps) options->ops.push_back(o.name);
-  options->buffers = {"shared", "private"};
+  options->buffers = {"shared", "huge", "private"};
   sub->add_option("-n,--ranks", options->ranks, "Number of ranks")
       ->check(CLI::Range(1, kMostRanks))
       ->capture_default_str();
@@ -107,10 +107,12 @@ void add_coll(CLI::App* bench, int* code) {
                   "Bytes of the larger buffer of a rank, comma separated")
       ->delimiter(',')
       ->capture_default_str();
-  sub->add_option("--buffers", options->buffers,
-                  "shared (alq_buffer_alloc), private (malloc)")
+  sub->add_option(
+         "--buffers", options->buffers,
+         "shared (alq_buffer_alloc), huge (malloc, advised to use huge "
+         "pages), private (malloc)")
       ->delimiter(',')
-      ->check(CLI::IsMember({"shared", "private"}))
+      ->check(CLI::IsMember({"shared", "huge", "private"}))
       ->capture_default_str();
   sub->add_option("--pairs", options->pairs,
                   "Batches of each kind per case, in turn")
@@ -152,15 +154,14 @@ std::vector<CollCase> make_cases(const CollOptions& options) {
         std::find_if(std::begin(kOps), std::end(kOps),
                      [&](const NamedOp& o) { return name == o.name; });
     if (op->op == Op::kBarrier) {
-      out.push_back({op->op, 0, true, false});
+      out.push_back({op->op, 0, "shared", false});
       continue;
     }
     for (const std::string& buffers : options.buffers) {
       for (int64_t size : options.sizes) {
-        bool shared = buffers == "shared";
         bool only_in = op->op == Op::kBroadcast;
-        if (!only_in) out.push_back({op->op, size, shared, false});
-        if (only_in || op->places) out.push_back({op->op, size, shared, true});
+        if (!only_in) out.push_back({op->op, size, buffers, false});
+        if (only_in || op->places) out.push_back({op->op, size, buffers, true});
       }
     }
   }

@@ -13,7 +13,7 @@ namespace aliquot::tools {
 struct CollCase {
   Op op = Op::kBarrier;
   int64_t bytes = 0;  // of the larger buffer of one rank
-  bool shared = true;
+  std::string buffers = "shared";
   bool in_place = false;
 };
 

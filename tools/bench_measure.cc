@@ -1,5 +1,6 @@
 // One case of `aliquot bench coll`: buffers, verification, paired timing.
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include <algorithm>
@@ -52,12 +53,22 @@ struct Shape {
   }
 };
 
+void* huge_pages(int64_t bytes) {
+  constexpr size_t kHuge = size_t{2} << 20;
+  size_t size = (static_cast<size_t>(bytes) + kHuge - 1) / kHuge * kHuge;
+  void* p = std::aligned_alloc(kHuge, size);
+  if (p != nullptr) madvise(p, size, MADV_HUGEPAGE);
+  return p;
+}
+
 // A library buffer or the caller's own memory.
 class CaseMemory {
  public:
-  CaseMemory(Team& team, alq_context* context, bool shared, int64_t bytes) {
-    if (!shared) {
-      own_.reset(std::malloc(static_cast<size_t>(bytes)));
+  CaseMemory(Team& team, alq_context* context, const std::string& kind,
+             int64_t bytes) {
+    if (kind != "shared") {
+      own_.reset(kind == "huge" ? huge_pages(bytes)
+                                : std::malloc(static_cast<size_t>(bytes)));
       data_ = static_cast<float*>(own_.get());
       if (data_ == nullptr) team.fail(fmt::format("no {} bytes", bytes));
       return;
@@ -166,7 +177,7 @@ CollResult measure(Team& team, alq_group* group, alq_context* context,
   s.part = what.bytes / static_cast<int64_t>(sizeof(float)) / team.size();
   s.elements = s.part * team.size();
   int64_t floats = std::max<int64_t>(2 * s.elements, 16);
-  CaseMemory memory(team, context, what.shared,
+  CaseMemory memory(team, context, what.buffers,
                     floats * static_cast<int64_t>(sizeof(float)));
   Buffers b = place(s, what.in_place, memory.data());
   FloorBuffers floor = {&team, s.elements, what.in_place};

@@ -39,7 +39,7 @@ nlohmann::ordered_json json_of(const Health& h) {
 nlohmann::ordered_json json_of(const CollResult& r) {
   return {{"op", op_name(r.what.op)},
           {"bytes", r.what.bytes},
-          {"buffers", r.what.shared ? "shared" : "private"},
+          {"buffers", r.what.buffers},
           {"in_place", r.what.in_place},
           {"ops_per_batch", r.ops_per_batch},
           {"seconds", json_of(r.seconds)},
@@ -78,9 +78,7 @@ void print_result(const CollResult& r) {
       "{:<15} {:>9}  {:<8} {:<6} {:>10} {:>8} {:>10}  {:.2f} "
       "[{:.2f}-{:.2f}]\n",
       op_name(r.what.op), barrier ? "" : size_text(r.what.bytes),
-      barrier         ? ""
-      : r.what.shared ? "shared"
-                      : "private",
+      barrier ? "" : r.what.buffers.c_str(),
       barrier           ? ""
       : r.what.in_place ? "in"
                         : "out",

@@ -264,7 +264,7 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
                       name_, weight);
   }
   double scale = 1 / (weight * config_.loss_scale);
-  out.grad_norm = std::sqrt(kernels::norm_value(bins)) * scale;
+  out.grad_norm = kernels::norm_root(bins) * scale;
   out.weight_sum = weight;
   // An overflow of the sum itself has no single contributor.
   out.skipped = bins.nonfinite > 0 || bad_element >= 0 ? 1 : 0;
