@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(bench_verifies_and_reports_every_case) {
   BOOST_REQUIRE(json.ok());
   BOOST_TEST(json->at("ranks").as_int() == 3);
   const Json& results = json->at("results");
-  // 2 buffers x 2 sizes x (3 ops x 2 places + broadcast + all_to_all) + barrier
+  // 3 buffers x 2 sizes x (3 ops x 2 places + broadcast + all_to_all) + barrier
   BOOST_TEST(results.size() == 2u * 3u * 8u + 1u);
   for (size_t i = 0; i < results.size(); ++i) {
     const Json& r = results.at(i);
