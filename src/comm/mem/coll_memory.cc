@@ -19,6 +19,7 @@ void CollOp::locate() {
     if (*hold == nullptr) return at;
     const SegmentRef& ref = (*hold)->ref();
     at.kind = kInSegment;
+    at.pid = ref.pid;  // who made it: not this rank if it is common memory
     at.fd = ref.fd;
     at.nonce = ref.nonce;
     at.segment_bytes = ref.bytes;

@@ -191,7 +191,8 @@ Result<std::unique_ptr<Memory>> MemGroup::allocate_common(int64_t bytes,
   std::vector<int32_t> members(count);
   for (size_t q = 0; q < count; ++q) members[q] = static_cast<int32_t>(q);
   ALQ_TRY(agree(status, members, deadline));
-  return segment_memory(device_->segments(), std::move(segment));
+  return segment_memory(device_->segments(), std::move(segment),
+                        core_->rank == 0);
 }
 
 }  // namespace aliquot::mem

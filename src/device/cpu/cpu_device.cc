@@ -61,11 +61,11 @@ class EventWaitOp : public Op {
 class SegmentMemory : public Memory {
  public:
   SegmentMemory(std::shared_ptr<SegmentTable> table,
-                std::shared_ptr<Segment> segment)
+                std::shared_ptr<Segment> segment, bool owned)
       : table_(std::move(table)) {
     data_ = segment->data();
     bytes_ = segment->bytes();
-    table_->add(std::move(segment));
+    table_->add(std::move(segment), owned);
   }
   ~SegmentMemory() override { table_->remove(data_); }
 
@@ -190,12 +190,14 @@ Status CpuDevice::launch(Stream* stream, kernels::OpCode op, const void* args,
 Result<std::unique_ptr<Memory>> CpuDevice::allocate(int64_t bytes,
                                                     std::string label) {
   ALQ_ASSIGN(auto segment, Segment::create(bytes, label, true));
-  return segment_memory(segments_, std::move(segment));
+  return segment_memory(segments_, std::move(segment), true);
 }
 
 std::unique_ptr<Memory> segment_memory(std::shared_ptr<SegmentTable> table,
-                                       std::shared_ptr<Segment> segment) {
-  return std::make_unique<SegmentMemory>(std::move(table), std::move(segment));
+                                       std::shared_ptr<Segment> segment,
+                                       bool owned) {
+  return std::make_unique<SegmentMemory>(std::move(table), std::move(segment),
+                                         owned);
 }
 
 Result<std::shared_ptr<CpuDevice>> cpu_device(std::shared_ptr<Context> context,

@@ -42,9 +42,10 @@ class CpuDevice : public Device {
   const std::shared_ptr<Runner> runner_;
 };
 
-// A segment of this rank as Memory: in the table while it lives.
+// A segment as Memory: in the table while it lives.  owned: this rank made it.
 std::unique_ptr<Memory> segment_memory(std::shared_ptr<SegmentTable> table,
-                                       std::shared_ptr<Segment> segment);
+                                       std::shared_ptr<Segment> segment,
+                                       bool owned);
 
 // progress: ALQ_PROGRESS_*.  Refuses unknown values.
 Result<std::shared_ptr<CpuDevice>> cpu_device(std::shared_ptr<Context> context,

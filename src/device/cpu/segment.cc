@@ -205,9 +205,9 @@ Segment::~Segment() {
   if (hook_) hook_(ref_.nonce);
 }
 
-void SegmentTable::add(std::shared_ptr<Segment> segment) {
+void SegmentTable::add(std::shared_ptr<Segment> segment, bool owned) {
   std::lock_guard lock(mutex_);
-  if (segment->ref().fd >= 0) {
+  if (owned) {
     segment->on_free([hook = hook_](uint64_t nonce) {
       std::lock_guard hook_lock(hook->mutex);
       if (hook->call) hook->call(nonce);

@@ -60,7 +60,8 @@ class Segment {
 // The segments that hold a rank's own memory, found by address.
 class SegmentTable {
  public:
-  void add(std::shared_ptr<Segment> segment);
+  // owned: this rank made it, and tells peers when it is freed.
+  void add(std::shared_ptr<Segment> segment, bool owned);
   void remove(const std::byte* data);
   // The segment that holds all of [data, data + bytes), or null.
   std::shared_ptr<Segment> find(const void* data, int64_t bytes) const;

@@ -83,7 +83,7 @@ BOOST_AUTO_TEST_CASE(freeing_tells_the_nonce_once_nobody_uses_it) {
   table.set_on_free([&](uint64_t nonce) { freed = nonce; });
   auto segment = *Segment::create(100, "m", false);
   uint64_t nonce = segment->ref().nonce;
-  table.add(segment);
+  table.add(segment, true);
   table.remove(segment->data());
   BOOST_TEST(freed == 0u);
   segment.reset();
