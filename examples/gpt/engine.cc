@@ -29,6 +29,7 @@ Engine::Engine(Session& session, const Options& options, const Layout& layout,
   auto desc = make_desc<alq_engine_desc>();
   desc.name = "gpt";
   desc.accumulate = options.accumulate;
+  desc.poison = options.poison ? 1 : 0;
   alq_engine* engine = nullptr;
   status.check(alq_engine_create(session.mesh(), &desc, &engine, status));
   engine_.reset(engine);

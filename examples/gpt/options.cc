@@ -130,6 +130,8 @@ void add_output(CLI::App& app, Options& o) {
   app.add_option("--trace", o.trace,
                  "write trace.json (Perfetto) and timeline.svg of the last "
                  "steps into this folder");
+  app.add_flag("--poison", o.poison,
+               "fill freed memory with NaN, to find uses of it");
   app.add_flag("--hash", o.hash, "print a hash of all weights at the end");
   add_choice(app, "--progress", o.progress, kProgress, "how to show progress");
 }

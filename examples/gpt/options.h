@@ -38,6 +38,7 @@ struct Options {
   std::string json;
   std::string trace;  // folder; empty: none
   bool hash = false;
+  bool poison = false;
   Progress progress = Progress::kAuto;
 
   Options();

@@ -188,6 +188,32 @@ class Semantics(unittest.TestCase):
 
         self.each(check, ranks=(1, 2, 4))
 
+    def test_progress_thread_and_grouping_are_neutral(self):
+        """The same numbers with a progress thread, and with all in one unit."""
+        def rank_main(world):
+            model = Model(world, PLACEMENTS["fsdp copied"])
+            for _ in range(3):
+                model.microbatch(world.rank, 0, 1.0, True)
+                model.engine.step(lr=0.5)
+            values = model.read()
+            model.engine.close()
+            return values
+
+        expected = sgd_by_hand(2, 1, [1], 3, 0.5)
+        for progress in (_ffi.ALQ_PROGRESS_OFF, _ffi.ALQ_PROGRESS_ON):
+            for values in host.run_ranks(LIBRARY, 2, rank_main,
+                                         progress=progress):
+                self.assertEqual(values, expected)
+        homes = [p[3] for p in MIXED]
+        try:
+            for i, p in enumerate(MIXED):
+                MIXED[i] = (*p[:3], 0)
+            for values in self.on_ranks(2, rank_main):
+                self.assertEqual(values, expected)
+        finally:
+            for i, p in enumerate(MIXED):
+                MIXED[i] = (*p[:3], homes[i])
+
     def test_tied_parameters_add_their_uses(self):
         def check(ranks, plan):
             def rank_main(world):
