@@ -22,6 +22,17 @@ const char* what_name(int32_t what) {
   }
 }
 
+Status check_range(const Param& param, const char* verb, const void* data,
+                   int64_t begin, int64_t count) {
+  bool inside = begin >= 0 && count >= 0 && begin <= param.count - count;
+  if (inside && (count == 0 || data != nullptr)) return {};
+  return make_error(
+      ALQ_OUT_OF_RANGE,
+      "parameter \"{}\" has {} elements; cannot {} {} from element {}{}",
+      param.name, param.count, verb, count, begin,
+      data == nullptr ? ": the pointer is null" : "");
+}
+
 }  // namespace
 
 // Elements of the parameter that shard `shard` owns, cut to [begin, end).
@@ -99,13 +110,7 @@ Status Engine::param_write(int32_t id, int32_t what, const void* data,
   ALQ_TRY(need_committed("param_write"));
   ALQ_TRY(check_param(id));
   const Param& param = model_.params[static_cast<size_t>(id)];
-  if (begin < 0 || count < 0 || begin > param.count - count ||
-      (count > 0 && data == nullptr)) {
-    return make_error(
-        ALQ_OUT_OF_RANGE,
-        "parameter \"{}\" has {} elements; cannot write [{}, {}){}", param.name,
-        param.count, begin, begin + count, data == nullptr ? " from null" : "");
-  }
+  ALQ_TRY(check_range(param, "write", data, begin, count));
   ALQ_ASSIGN(Part part, part_of(id, what));
   if (dtype == 0) dtype = param.dtype;
   if (dtype != part.dtype && !(is_float(dtype) && is_float(part.dtype))) {
@@ -181,13 +186,7 @@ Status Engine::param_read(int32_t id, int32_t what, void* data, int64_t begin,
   ALQ_TRY(need_committed("param_read"));
   ALQ_TRY(check_param(id));
   const Param& param = model_.params[static_cast<size_t>(id)];
-  if (begin < 0 || count < 0 || begin > param.count - count ||
-      (count > 0 && data == nullptr)) {
-    return make_error(
-        ALQ_OUT_OF_RANGE,
-        "parameter \"{}\" has {} elements; cannot read [{}, {}){}", param.name,
-        param.count, begin, begin + count, data == nullptr ? " into null" : "");
-  }
+  ALQ_TRY(check_range(param, "read", data, begin, count));
   ALQ_ASSIGN(Part part, part_of(id, what));
   if (dtype == 0) dtype = part.dtype;
   if (dtype != part.dtype && !(is_float(dtype) && is_float(part.dtype))) {
