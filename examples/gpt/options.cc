@@ -76,8 +76,7 @@ void add_model(CLI::App& app, Options& o) {
 
 void add_training(CLI::App& app, Options& o) {
   app.add_option("--data", o.data,
-                 "UTF-8 file or folder to train on; may be repeated")
-      ->required()
+                 "UTF-8 file or folder to train on; needed, may be repeated")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
   app.add_option("--max-data", o.max_data_mib, "read at most this many MiB")
       ->check(CLI::Range(int64_t{1}, int64_t{65536}));
@@ -159,6 +158,10 @@ int parse_options(int argc, char** argv, Options* options) {
   add_output(app, *options);
   try {
     app.parse(argc, argv);
+    // After parsing, so that a misspelt option is named first.
+    if (options->data.empty()) {
+      throw CLI::ValidationError("--data is required");
+    }
     if (options->threads != (options->ranks > 0)) {
       throw CLI::ValidationError("--threads and --ranks belong together");
     }
