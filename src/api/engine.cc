@@ -256,6 +256,15 @@ alq_status alq_unit_add(alq_engine* engine, const char* name,
   });
 }
 
+alq_status alq_unit_place(alq_engine* engine, int64_t unit, uint32_t param_axes,
+                          uint32_t grad_axes, uint32_t state_axes,
+                          alq_error* err) {
+  return guard(err, [&]() -> Status {
+    ALQ_ASSIGN(EngineState * state, resolve(engine));
+    return state->engine->unit_place(unit, {param_axes, grad_axes, state_axes});
+  });
+}
+
 alq_status alq_optimizer_set(alq_engine* engine, int32_t group,
                              const alq_optimizer_desc* desc, alq_error* err) {
   return guard(err, [&]() -> Status {

@@ -26,6 +26,7 @@ class Engine {
   // Building (before plan).
   Result<int32_t> param_add(Param param);
   Result<int32_t> unit_add(Unit unit);
+  Status unit_place(int64_t unit, const AxisMasks& masks);
   Status optimizer_set(int32_t group, const alq_optimizer_desc& desc);
 
   // Planning.
@@ -75,7 +76,7 @@ class Engine {
     std::byte* data = nullptr;  // at element `begin` of the parameter
     int64_t begin = 0, count = 0;
     Dtype dtype = 0;
-    bool whole = false;  // every data rank has all of it
+    Extent extent = Extent::kWhole;
   };
   struct UnitViewArrays {
     std::vector<void*> params, grads, no_grads;
@@ -98,8 +99,10 @@ class Engine {
 
   // param_io.cc
   Result<Part> part_of(int32_t param, int32_t what) const;
-  int64_t overlap_on(const Param& param, const Segment& segment, int32_t shard,
-                     int64_t begin, int64_t end, int64_t* first) const;
+  Range overlap(const Param& param, const Range& range, int64_t begin,
+                int64_t end) const;
+  Status collect(const Param& param, const Part& part, int64_t begin,
+                 int64_t count, std::vector<std::byte>* out);
   Status read_chunk(int32_t param, const Part& part, void* data, int64_t begin,
                     int64_t count, Dtype dtype);
   Status settle();
@@ -110,6 +113,7 @@ class Engine {
   void make_shares();
   Status gather_shares(Stream* stream, StepShare* mine,
                        std::vector<StepShare>* all);
+  Range counted(const SegmentPlan& p) const;
   Status local_norm(Stream* stream, StepShare* mine);
   Status update(const alq_step_desc& desc, Stream* stream);
   Status update_run(const alq_step_desc& desc, const SegmentPlan& p,
