@@ -189,7 +189,10 @@ typedef struct alq_open_desc {
   const char* store_secret;  /* shared secret, 1 to 256 bytes */
   const char* world_name;    /* LOCAL: same name = same world.  Labels jobs */
   /* "key=value;..."; unknown keys are refused.  throttle_mb_per_s=N: queued
-   * operations take as long as on a wire of N MB/s, to show overlap. */
+   * operations take as long as on a wire of N MB/s, to show overlap.
+   * huge_pages=0: leave the pages of the caller's buffers alone; otherwise
+   * private buffers of 4 MiB and more that peers read repeatedly are asked to
+   * lie on huge pages. */
   const char* hints;
   int64_t timeout_ns;        /* default deadline of every call; 0: 300 s */
   double time_scale;         /* multiplies every detector constant; 0: 1 */
