@@ -8,8 +8,8 @@ void CollOp::locate() {
   int64_t bytes = coll.kind == CollKind::kAllGather ? part_count(me) * in_size
                                                     : part_total() * in_size;
   Slot& slot = core.control.slot(me, number);
-  const bool asks = !core.one_process && core.world->cma &&
-                    core.world->context->huge_pages;
+  const bool asks =
+      !core.one_process && core.world->cma && core.world->context->huge_pages;
   auto fill = [&](const void* data, int64_t n, std::shared_ptr<Segment>* hold) {
     Location at{};
     if (n == 0) return at;
