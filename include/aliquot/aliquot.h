@@ -189,7 +189,10 @@ typedef struct alq_open_desc {
   const char* store_secret;  /* shared secret, 1 to 256 bytes */
   const char* world_name;    /* LOCAL: same name = same world.  Labels jobs */
   /* "key=value;..."; unknown keys are refused.  throttle_mb_per_s=N: queued
-   * operations take as long as on a wire of N MB/s, to show overlap. */
+   * operations take as long as on a wire of N MB/s, to show overlap.
+   * huge_pages=0: leave the pages of the caller's buffers alone; otherwise
+   * private buffers of 4 MiB and more that peers read repeatedly are asked to
+   * lie on huge pages. */
   const char* hints;
   int64_t timeout_ns;        /* default deadline of every call; 0: 300 s */
   double time_scale;         /* multiplies every detector constant; 0: 1 */
@@ -732,7 +735,13 @@ typedef struct alq_plan_desc {
   int32_t defer;      /* ALQ_DEFER_* */
   int32_t memory;     /* ALQ_MEMORY_* */
   int32_t gather;     /* ALQ_GATHER_* */
-  int32_t progress;   /* ALQ_PROGRESS_* for this engine's streams */
+  /* ALQ_PROGRESS_*: whether a thread runs gathers and reductions while the
+   * caller computes.  AUTO decides at commit: off where every core has a rank,
+   * else by measuring whether it pays (about 30 ms, once per context);
+   * alq_engine_report says what was decided and why.  The thread is the
+   * context's: the last engine committed decides, unless the context was opened
+   * with ON or OFF; the contrary then is FAILED_PRECONDITION. */
+  int32_t progress;
   uint32_t reserved;
   int64_t cap_bytes;  /* refuse a plan above; 0: no cap */
   /* Nesting of the microbatch sum, outermost level first: "4x2" means 8
@@ -949,7 +958,8 @@ ALQ_API alq_status alq_join_enter(alq_engine* engine, alq_error* err);
 ALQ_API alq_status alq_join_leave(alq_engine* engine, alq_error* err);
 
 /* JSON about the last step: gathers and reductions with bytes, exposed
- * communication and why, repairs of the recorded order, peak bytes.
+ * communication and why, repairs of the recorded order, peak bytes, and whether
+ * a progress thread runs and why.
  * Thread: handle.  Blocks: never. */
 ALQ_API alq_status alq_engine_report(const alq_engine* engine, char* buf,
                                      size_t cap, size_t* need, alq_error* err);

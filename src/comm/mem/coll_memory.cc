@@ -8,6 +8,8 @@ void CollOp::locate() {
   int64_t bytes = coll.kind == CollKind::kAllGather ? part_count(me) * in_size
                                                     : part_total() * in_size;
   Slot& slot = core.control.slot(me, number);
+  const bool asks =
+      !core.one_process && core.world->cma && core.world->context->huge_pages;
   auto fill = [&](const void* data, int64_t n, std::shared_ptr<Segment>* hold) {
     Location at{};
     if (n == 0) return at;
@@ -16,7 +18,10 @@ void CollOp::locate() {
     at.address = reinterpret_cast<uint64_t>(data);
     at.bytes = n;
     *hold = core.world->segments->find(data, n);
-    if (*hold == nullptr) return at;
+    if (*hold == nullptr) {
+      if (asks) counts.syscalls += core.world->huge_pages.comes(data, n);
+      return at;
+    }
     const SegmentRef& ref = (*hold)->ref();
     at.kind = kInSegment;
     at.pid = ref.pid;  // who made it: not this rank if it is common memory
