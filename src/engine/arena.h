@@ -12,7 +12,9 @@ namespace aliquot::engine {
 constexpr int64_t kAlign = 64;
 constexpr int64_t kPage = 4096;
 
-inline int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+inline int64_t round_up(int64_t n, int64_t to) {
+  return (n + to - 1) / to * to;
+}
 
 // Hands out consecutive places of the arena and of common memory.
 class ArenaLayout {

@@ -96,13 +96,10 @@ Status Engine::make_groups() {
       plan_.placement.axes.two_axes ? "dp_shard" : "dp_replicate,dp_shard";
   ALQ_ASSIGN(groups_.gather, mesh_->group(shard_axes, "gather", deadline()));
   ALQ_ASSIGN(groups_.reduce, mesh_->group(shard_axes, "reduce", deadline()));
-  groups_.replicate = nullptr;
+  groups_.replicate = groups_.join = nullptr;
   if (plan_.axes.replicas > 1) {
     ALQ_ASSIGN(groups_.replicate,
                mesh_->group("dp_replicate", "reduce", deadline()));
-  }
-  groups_.join = nullptr;
-  if (plan_.joins()) {
     ALQ_ASSIGN(groups_.join,
                mesh_->group("dp_replicate", "gather", deadline()));
   }
@@ -113,12 +110,11 @@ Status Engine::make_groups() {
 Status Engine::compare_plans() {
   ALQ_ASSIGN(groups_.exchange,
              mesh_->group("dp_replicate,dp_shard", "exchange", deadline()));
-  std::string text =
-      fmt::format("{} {} {} {} {} {} {} {}", plan_.desc.strategy,
-                  plan_.axes.shards, plan_.axes.replicas, plan_.microbatches,
-                  plan_.prefetch, plan_.max_open,
-                  plan_.desc.nesting == nullptr ? "" : plan_.desc.nesting,
-                  config_.accumulate_fast);
+  std::string text = fmt::format(
+      "{} {} {} {} {} {} {} {}", plan_.desc.strategy, plan_.axes.shards,
+      plan_.axes.replicas, plan_.microbatches, plan_.prefetch, plan_.max_open,
+      plan_.desc.nesting == nullptr ? "" : plan_.desc.nesting,
+      config_.accumulate_fast);
   text += fmt::format(" {} {} {} {} {} {} {} {} {}", plan_.desc.progress,
                       plan_.desc.memory, plan_.desc.phases, plan_.desc.reshard,
                       config_.grad_dtype, config_.accumulate_dtype,

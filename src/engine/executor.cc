@@ -87,8 +87,7 @@ Status Executor::execute(const Action& action, Stream* caller,
                          Deadline deadline) {
   switch (action.kind) {
     case ActionKind::kEvict: return evict(action.bundle);
-    case ActionKind::kGather:
-      return gather(action.bundle, caller, action.arg);
+    case ActionKind::kGather: return gather(action.bundle, caller, action.arg);
     case ActionKind::kAwait: return await(action.bundle, caller, deadline);
     case ActionKind::kOpenGrads:
       return open_grads(action.bundle, caller, deadline);

@@ -17,9 +17,9 @@ namespace aliquot::engine {
 // Communicators over the data axes, all made before the first step.
 struct DataGroups {
   std::shared_ptr<Group> gather, reduce;  // over the shard axis
-  // Over the replicas: null where there are none, or nothing to join.
+  // Over the replicas, null for one: of gradients, and of a shard's parts.
   std::shared_ptr<Group> replicate, join;
-  std::shared_ptr<Group> exchange;        // all data ranks: scalars, barriers
+  std::shared_ptr<Group> exchange;  // all data ranks: scalars, barriers
 };
 
 // What the current microbatch asks of reductions.

@@ -19,9 +19,8 @@ void keep_rows_whole(const std::vector<Param>& params, Segment* segment) {
     int64_t cut = segment->cuts[i];
     // The last parameter that begins before the cut.
     auto after = std::partition_point(
-        segment->params.begin(), segment->params.end(), [&](int32_t p) {
-          return params[static_cast<size_t>(p)].offset < cut;
-        });
+        segment->params.begin(), segment->params.end(),
+        [&](int32_t p) { return params[static_cast<size_t>(p)].offset < cut; });
     if (after != segment->params.begin()) {
       const Param& param = params[static_cast<size_t>(*(after - 1))];
       if (cut < param.offset + param.count) {

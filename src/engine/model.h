@@ -40,7 +40,7 @@ struct Unit {
   std::string name;
   std::vector<int32_t> params;
   bool root = false;
-  std::vector<int32_t> bundles;    // set by build_bundles
+  std::vector<int32_t> bundles;         // set by build_bundles
   std::optional<AxisMasks> place = {};  // instead of the plan's placement
 };
 

@@ -120,8 +120,8 @@ void Planner::choose_extents(const Segment& seg, BundlePlan* bundle,
   p->extent = seg.trainable ? placement.states : placement.params;
   p->own = range(seg, p->extent);
   p->shard = range(seg, std::min(p->extent, Extent::kShard));
-  p->gathered = plan_.axes.shards > 1 && p->extent != Extent::kWhole &&
-                !bundle->map;
+  p->gathered =
+      plan_.axes.shards > 1 && p->extent != Extent::kWhole && !bundle->map;
   p->joined = p->extent == Extent::kPart;
   bundle->gathers = bundle->gathers || p->gathered || p->joined;
 }
@@ -147,7 +147,8 @@ Status Planner::choose_state_dtype(size_t b, const Segment& seg,
   for (const Run& run : seg.runs) {
     const Optimizer& o = (*in_.optimizers)[static_cast<size_t>(run.group)];
     if (o.states() == 0) continue;
-    Dtype state = o.desc.state_dtype != 0 ? o.desc.state_dtype : p->master_dtype;
+    Dtype state =
+        o.desc.state_dtype != 0 ? o.desc.state_dtype : p->master_dtype;
     if (p->state_dtype != 0 && p->state_dtype != state) {
       return make_error(ALQ_UNSUPPORTED,
                         "unit {}: parameters of one dtype with optimizer "
@@ -174,14 +175,6 @@ int64_t Plan::total_bytes() const {
 bool Plan::maps() const {
   return std::any_of(bundles.begin(), bundles.end(),
                      [](const BundlePlan& b) { return b.map; });
-}
-
-bool Plan::joins() const {
-  return std::any_of(
-      bundles.begin(), bundles.end(), [](const BundlePlan& b) {
-        return std::any_of(b.segments.begin(), b.segments.end(),
-                           [](const SegmentPlan& p) { return p.joined; });
-      });
 }
 
 bool joins_now(const BundlePlan& bundle, const SegmentPlan& segment,

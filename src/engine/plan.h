@@ -58,7 +58,7 @@ struct Region {
 struct SegmentPlan {
   Dtype dtype = 0, grad_dtype = 0, accum_dtype = 0, master_dtype = 0;
   Dtype state_dtype = 0;
-  int64_t count = 0;              // full
+  int64_t count = 0;               // full
   Extent extent = Extent::kWhole;  // of own
   Range own, shard;
   bool gathered = false;  // full comes from the shards by a copy
@@ -71,9 +71,9 @@ struct SegmentPlan {
   // Sums over microbatches, level 0 first: in full before the reduction over
   // the shards, or of what it leaves.
   std::vector<Region> local_levels, shard_levels;
-  Region sum;        // what the reduction over the shards leaves; level 0
-  Region staging;    // whole sums on their way to shard_levels
-  Region final;      // own: the step's gradient
+  Region sum;      // what the reduction over the shards leaves; level 0
+  Region staging;  // whole sums on their way to shard_levels
+  Region final;    // own: the step's gradient
   Region state[2];
 };
 
@@ -101,8 +101,7 @@ struct Plan {
 
   // This rank's share of everything.
   int64_t total_bytes() const;
-  bool maps() const;   // some bundle does
-  bool joins() const;  // some parameters are gathered over the replicas
+  bool maps() const;  // some bundle does
   CoreShape core_shape(const Model& model) const;
 };
 

@@ -135,15 +135,14 @@ void Planner::place_params(size_t b, size_t s, const Rings& rings,
     }
     p.shard_params =
         layout_.take(Owner::kParam, p.shard.count * dtype_size(p.dtype));
-    p.own_params =
-        inside(p.shard_params, p.own.begin - p.shard.begin, p.dtype);
+    p.own_params = inside(p.shard_params, p.own.begin - p.shard.begin, p.dtype);
     return;
   }
   if (bundle.map) {
     p.full = layout_.take_common(bytes);
   } else {
-    p.full = layout_.take(
-        rest == Extent::kWhole ? Owner::kParam : Owner::kSlot, bytes);
+    p.full = layout_.take(rest == Extent::kWhole ? Owner::kParam : Owner::kSlot,
+                          bytes);
   }
   p.shard_params = inside(p.full, p.shard.begin, p.dtype);
   p.own_params = inside(p.full, p.own.begin, p.dtype);
@@ -205,12 +204,12 @@ void Planner::place_sums(const BundlePlan& bundle, const Rings& rings,
     return;
   }
   p->sum = layout_.take(Owner::kAccum, p->shard.count * size);
-  p->final =
-      inside(p->sum, p->own.begin - p->shard.begin, p->accum_dtype);
+  p->final = inside(p->sum, p->own.begin - p->shard.begin, p->accum_dtype);
   if (!accumulates()) return;
   p->shard_levels.push_back(p->sum);
   for (size_t l = 1; l < levels; ++l) {
-    p->shard_levels.push_back(layout_.take(Owner::kAccum, p->shard.count * size));
+    p->shard_levels.push_back(
+        layout_.take(Owner::kAccum, p->shard.count * size));
   }
 }
 

@@ -23,11 +23,12 @@ const char* gather_name(const BundlePlan& b) {
 
 const char* gather_name(const Plan& plan) {
   bool maps = plan.maps();
-  bool copies = any(
-      plan, [](const BundlePlan& b) { return b.gathers && !b.map; });
-  return maps && copies ? "map and copy" : maps ? "map"
-                                       : copies ? "copy"
-                                                : "none";
+  bool copies =
+      any(plan, [](const BundlePlan& b) { return b.gathers && !b.map; });
+  return maps && copies ? "map and copy"
+         : maps         ? "map"
+         : copies       ? "copy"
+                        : "none";
 }
 
 const char* defer_name(const Plan& plan) {

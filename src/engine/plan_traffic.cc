@@ -82,7 +82,8 @@ void plan_traffic(const Model& model, Plan* plan) {
   if (plan->axes.replicas == 1) return;
   for (const BundlePlan& bundle : plan->bundles) {
     for (const SegmentPlan& p : bundle.segments) {
-      if (p.grad_dtype != 0) plan->reduce_bytes += replica_reduce_bytes(*plan, p);
+      if (p.grad_dtype != 0)
+        plan->reduce_bytes += replica_reduce_bytes(*plan, p);
     }
   }
 }

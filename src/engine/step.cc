@@ -5,8 +5,8 @@
 // gradient.  Ranks that hold copies of the same elements count a part of them
 // each, so that every element is counted once whatever the placements.  All
 // ranks merge all shares in rank order, so norm, clip factor and the decision
-// to skip are the same bits everywhere.  The exchange is also the point after which no rank reads the old
-// parameters any more.
+// to skip are the same bits everywhere.  The exchange is also the point after
+// which no rank reads the old parameters any more.
 #include <algorithm>
 #include <cmath>
 

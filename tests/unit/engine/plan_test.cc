@@ -1,60 +1,10 @@
 // Plans: the published memory table, traffic formulas, caps.
-#include "engine/plan.h"
-
 #include <boost/test/unit_test.hpp>
+
+#include "plan_fixture.h"
 
 namespace aliquot::engine {
 namespace {
-
-struct Setup {
-  Model model;
-  EngineConfig config;
-  std::vector<Optimizer> optimizers = std::vector<Optimizer>(1);
-};
-
-alq_optimizer_desc adamw() {
-  alq_optimizer_desc d = {};
-  d.kind = ALQ_OPTIM_ADAMW;
-  d.beta1 = 0.9;
-  d.beta2 = 0.95;
-  d.eps = 1e-8;
-  return d;
-}
-
-// `units` units of one trainable parameter of `count` elements.
-Setup uniform(int32_t units, int64_t count, Dtype dtype) {
-  Setup s;
-  s.optimizers[0].desc = adamw();
-  for (int32_t u = 0; u < units; ++u) {
-    Param p;
-    p.name = "p" + std::to_string(u);
-    p.shape = {count};
-    p.count = count;
-    p.dtype = dtype;
-    p.trainable = true;
-    p.units = {u};
-    s.model.params.push_back(p);
-    s.model.units.push_back({"u" + std::to_string(u), {u}, false, {}});
-  }
-  return s;
-}
-
-Result<Plan> plan(Setup& s, int32_t shard, int32_t replicate,
-                  alq_plan_desc desc, bool host_shared = false) {
-  PlanInputs in{&s.model, &s.config, &s.optimizers, shard, replicate,
-                0,        0,         host_shared};
-  Result<DataAxes> axes = data_axes(in, desc);
-  if (!axes.ok()) return axes.status();
-  Status built = s.model.build_bundles(axes->shards, axes->replicas);
-  if (!built.ok()) return built;
-  return make_plan(in, desc);
-}
-
-alq_plan_desc strategy(int32_t which) {
-  alq_plan_desc d = {};
-  d.strategy = which;
-  return d;
-}
 
 // States at rest: what does not depend on slots.
 double gigabytes_at_rest(const Plan& p, bool full_grads) {
