@@ -13,7 +13,7 @@ from host import _ffi
 
 F, B = _ffi.ALQ_PASS_F, _ffi.ALQ_PASS_B
 DTYPES = {"f64": _ffi.ALQ_F64, "f32": _ffi.ALQ_F32, "bf16": _ffi.ALQ_BF16}
-STEPS = 3
+STEPS = 2
 # name, shape, trainable, unit.  Uneven, empty, frozen, one element; with four
 # or eight ranks some own nothing of the small ones; one too large to travel in
 # a group's control block.
