@@ -96,11 +96,11 @@ Status Engine::make_groups() {
       plan_.placement.axes.two_axes ? "dp_shard" : "dp_replicate,dp_shard";
   ALQ_ASSIGN(groups_.gather, mesh_->group(shard_axes, "gather", deadline()));
   ALQ_ASSIGN(groups_.reduce, mesh_->group(shard_axes, "reduce", deadline()));
-  groups_.replicate = groups_.join = nullptr;
+  groups_.replicate = groups_.assemble = nullptr;
   if (plan_.axes.replicas > 1) {
     ALQ_ASSIGN(groups_.replicate,
                mesh_->group("dp_replicate", "reduce", deadline()));
-    ALQ_ASSIGN(groups_.join,
+    ALQ_ASSIGN(groups_.assemble,
                mesh_->group("dp_replicate", "gather", deadline()));
   }
   return {};

@@ -111,7 +111,7 @@ Status Executor::fill(Stream* stream, void* dst, int64_t bytes, bool nan) {
 Status Executor::evict(int32_t bundle) {
   if (!config_.poison) return {};
   for (const SegmentPlan& p : plan_.bundles[at_index(bundle)].segments) {
-    if (!p.gathered && !p.joined) continue;
+    if (!p.gathered && !p.assembled) continue;
     ALQ_TRY(fill(gather_stream_.get(), memory_.at(p.full),
                  p.count * dtype_size(p.dtype), true));
   }
@@ -156,12 +156,12 @@ Status Executor::gather_segment(int32_t bundle, size_t segment, bool changed) {
   coll.kind = CollKind::kAllGather;
   coll.dtype = p.dtype;
   coll.label = model_.bundles[at_index(bundle)].name.c_str();
-  if (joins_now(b, p, changed)) {
+  if (assembles_now(b, p, changed)) {
     coll.src = memory_.at(p.own_params);
     coll.dst = memory_.at(p.shard_params);
     coll.counts = counts.parts;
     coll.source_stable = true;
-    ALQ_TRY(groups_.join->issue(coll, gather_stream_.get(), nullptr));
+    ALQ_TRY(groups_.assemble->issue(coll, gather_stream_.get(), nullptr));
   }
   if (!p.gathered) return {};
   coll.src = memory_.at(p.shard_params);

@@ -18,7 +18,7 @@ namespace aliquot::engine {
 struct DataGroups {
   std::shared_ptr<Group> gather, reduce;  // over the shard axis
   // Over the replicas, null for one: of gradients, and of a shard's parts.
-  std::shared_ptr<Group> replicate, join;
+  std::shared_ptr<Group> replicate, assemble;
   std::shared_ptr<Group> exchange;  // all data ranks: scalars, barriers
 };
 

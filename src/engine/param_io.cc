@@ -170,7 +170,7 @@ Status Engine::collect(const Param& param, const Part& part, int64_t begin,
     coll.src = src;
     coll.dst = shard.data();
     coll.counts = counts;
-    ALQ_TRY(groups_.join->issue(coll, nullptr, nullptr));
+    ALQ_TRY(groups_.assemble->issue(coll, nullptr, nullptr));
     src = shard.data();
   }
   counts.clear();

@@ -122,8 +122,8 @@ void Planner::choose_extents(const Segment& seg, BundlePlan* bundle,
   p->shard = range(seg, std::min(p->extent, Extent::kShard));
   p->gathered =
       plan_.axes.shards > 1 && p->extent != Extent::kWhole && !bundle->map;
-  p->joined = p->extent == Extent::kPart;
-  bundle->gathers = bundle->gathers || p->gathered || p->joined;
+  p->assembled = p->extent == Extent::kPart;
+  bundle->gathers = bundle->gathers || p->gathered || p->assembled;
 }
 
 Status Planner::choose_dtypes(const Segment& seg, SegmentPlan* p) const {
@@ -177,9 +177,9 @@ bool Plan::maps() const {
                      [](const BundlePlan& b) { return b.map; });
 }
 
-bool joins_now(const BundlePlan& bundle, const SegmentPlan& segment,
-               bool changed) {
-  return segment.joined &&
+bool assembles_now(const BundlePlan& bundle, const SegmentPlan& segment,
+                   bool changed) {
+  return segment.assembled &&
          (changed || bundle.placement.params == Extent::kPart);
 }
 

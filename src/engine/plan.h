@@ -61,13 +61,13 @@ struct SegmentPlan {
   int64_t count = 0;               // full
   Extent extent = Extent::kWhole;  // of own
   Range own, shard;
-  bool gathered = false;  // full comes from the shards by a copy
-  bool joined = false;    // the shard comes from the replicas' own parts
-  Region full;            // gathered parameters, what the host reads
-  Region shard_params;    // what the gather over the shards reads
-  Region own_params;      // inside the shard or full, or apart
-  Region master;          // own; equals own_params if the same dtype
-  Region grad;            // lent gradient views, full
+  bool gathered = false;   // full comes from the shards by a copy
+  bool assembled = false;  // the shard comes from the replicas' own parts
+  Region full;             // gathered parameters, what the host reads
+  Region shard_params;     // what the gather over the shards reads
+  Region own_params;       // inside the shard or full, or apart
+  Region master;           // own; equals own_params if the same dtype
+  Region grad;             // lent gradient views, full
   // Sums over microbatches, level 0 first: in full before the reduction over
   // the shards, or of what it leaves.
   std::vector<Region> local_levels, shard_levels;
@@ -120,8 +120,8 @@ Result<DataAxes> data_axes(const PlanInputs& in, const alq_plan_desc& desc);
 
 // Does this gather fetch the shard's parts from the replicas?  Where the shard
 // itself stays at rest, only the first after a change (`changed`) does.
-bool joins_now(const BundlePlan& bundle, const SegmentPlan& segment,
-               bool changed);
+bool assembles_now(const BundlePlan& bundle, const SegmentPlan& segment,
+                   bool changed);
 
 // Bytes that this rank receives for one gather of a bundle.
 int64_t gather_bytes(const Plan& plan, int32_t bundle, bool changed);

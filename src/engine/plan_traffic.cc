@@ -10,7 +10,7 @@ int64_t gather_bytes(const Plan& plan, int32_t bundle, bool changed) {
   int64_t bytes = 0;
   for (const SegmentPlan& p : b.segments) {
     int64_t count = p.gathered ? p.count - p.shard.count : 0;
-    if (joins_now(b, p, changed)) count += p.shard.count - p.own.count;
+    if (assembles_now(b, p, changed)) count += p.shard.count - p.own.count;
     bytes += count * dtype_size(p.dtype);
   }
   return bytes;

@@ -58,12 +58,12 @@ class Sizes(unittest.TestCase):
         params, _, states = masks
         size = 8 * self.COUNT
         over_shards = size * (shards - 1) // shards if states & S else 0
-        joined = size // shards * (replicas - 1) // replicas \
+        assembled = size // shards * (replicas - 1) // replicas \
             if states & R else 0
         if not params:
-            return over_shards + joined  # once, after the step
+            return over_shards + assembled  # once, after the step
         return (gathers * over_shards +
-                (gathers if params & R else 1) * joined)
+                (gathers if params & R else 1) * assembled)
 
     def reduced(self, masks, times, shards, replicas):
         states, size = masks[2], 8 * self.COUNT
@@ -111,11 +111,11 @@ class Sizes(unittest.TestCase):
         def rank_main(world):
             return self.plan(world, [(S, S, BOTH), (S, S, S)], gather=MAP)
 
-        joined = 8 * self.COUNT // 4
+        assembled = 8 * self.COUNT // 4
         for planned, report in host.run_ranks(
                 LIBRARY, 4, rank_main, mesh="dp_replicate=2,dp_shard=2"):
-            self.assertEqual(report["gather_bytes"], joined)
-            self.assertEqual(planned.gather_bytes_per_step, joined)
+            self.assertEqual(report["gather_bytes"], assembled)
+            self.assertEqual(planned.gather_bytes_per_step, assembled)
 
     def test_memory_is_divided_by_the_axes(self):
         shards, replicas, size = 2, 2, 8 * self.COUNT
