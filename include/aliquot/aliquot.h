@@ -486,6 +486,40 @@ ALQ_API alq_status alq_group_all_to_all(alq_group* group, const void* src,
                                         const alq_stream* stream,
                                         alq_work** work, alq_error* err);
 
+/* All-to-all with counts per pair: send_counts[r] elements of src go to rank r,
+ * recv_counts[r] elements of dst come from it, both one after the other in rank
+ * order; group size entries each.  What r sends here and what is expected of
+ * it must agree: RANK_MISMATCH names the pair.  Not in place. */
+ALQ_API alq_status alq_group_all_to_all_v(
+    alq_group* group, const void* src, const int64_t* send_counts, void* dst,
+    const int64_t* recv_counts, alq_dtype dtype, const alq_stream* stream,
+    alq_work** work, alq_error* err);
+
+/* dst of root = op over ranks of src; the others' dst is not used.  In place on
+ * root: dst == src. */
+ALQ_API alq_status alq_group_reduce(alq_group* group, const void* src,
+                                    void* dst, int64_t count, alq_dtype dtype,
+                                    alq_reduce_op op, int32_t root,
+                                    const alq_stream* stream, alq_work** work,
+                                    alq_error* err);
+
+/* dst of root = the ranks' src one after the other; the others' dst is not
+ * used.  counts[r] elements from rank r, equal on all ranks; NULL: count from
+ * each.  In place on root: src == dst + where its part begins. */
+ALQ_API alq_status alq_group_gather(alq_group* group, const void* src,
+                                    void* dst, int64_t count,
+                                    const int64_t* counts, alq_dtype dtype,
+                                    int32_t root, const alq_stream* stream,
+                                    alq_work** work, alq_error* err);
+
+/* dst of rank r = part r of root's src; the others' src is not used.  counts as
+ * in gather.  In place on root: dst == src + where its part begins. */
+ALQ_API alq_status alq_group_scatter(alq_group* group, const void* src,
+                                     void* dst, int64_t count,
+                                     const int64_t* counts, alq_dtype dtype,
+                                     int32_t root, const alq_stream* stream,
+                                     alq_work** work, alq_error* err);
+
 /* Returns when every member has called it. */
 ALQ_API alq_status alq_group_barrier(alq_group* group, const alq_stream* stream,
                                      alq_work** work, alq_error* err);
