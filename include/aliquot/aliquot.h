@@ -744,9 +744,9 @@ ALQ_API alq_status alq_optimizer_set(alq_engine* engine, int32_t group,
 
 #define ALQ_GATHER_AUTO 0
 #define ALQ_GATHER_COPY 1
-/* Shards of a unit share one mapping of the host; a gather copies nothing
- * (but once per step the parts that replicas updated).  All units whose
- * parameters are sharded, and some must be. */
+/* Shards of a unit share one mapping of the host; a gather copies nothing (but
+ * once per step the parts that replicas updated).  Asked for, it needs a unit
+ * with sharded parameters, and all such units sharded over dp_shard alone. */
 #define ALQ_GATHER_MAP 2
 
 #define ALQ_DEFER_DEFAULT 0 /* by unit: EACH if its gradients are sharded */
