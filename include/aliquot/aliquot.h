@@ -803,7 +803,9 @@ typedef struct alq_plan_report {
 } alq_plan_report;
 
 /* Decides placements and memory; allocates nothing.  May be called again with
- * another desc until commit.  report may be NULL.
+ * another desc until commit.  After commit, between steps and with nothing held,
+ * it plans a change: the engine goes on as it is until the next commit, which
+ * moves all values and optimizer states over.  report may be NULL.
  * Errors: RESOURCE_EXHAUSTED (over the cap: names the cheapest ways to fit),
  *   INVALID_ARGUMENT (mesh and strategy do not match), UNSUPPORTED.
  * Thread: collective.  Blocks: until deadline (plans are compared). */
@@ -820,6 +822,12 @@ ALQ_API alq_status alq_engine_plan_text(const alq_engine* engine,
 
 /* Allocates what the plan says, once.  slab: total_bytes bytes, 4096-byte
  * aligned, for MEMORY_SLAB; else NULL.  Parameters start uninitialised.
+ *
+ * After a change was planned: the same, then every value and optimizer state is
+ * gathered once into its new place (both plans' memory exists meanwhile) and the
+ * old memory is given back, a slab to the caller.  Steps go on with the same
+ * numbers; all addresses and views are new; gradients and traces of earlier
+ * steps are gone.  If a rank's slab is refused, all ranks keep the old plan.
  * Thread: collective.  Blocks: until deadline. */
 ALQ_API alq_status alq_engine_commit(alq_engine* engine, void* slab,
                                      alq_error* err);

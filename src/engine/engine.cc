@@ -163,9 +163,7 @@ Status Engine::compare_plans() {
 Status Engine::plan(const alq_plan_desc& desc) {
   if (committed_) {
     return make_error(ALQ_FAILED_PRECONDITION,
-                      "engine {}: the plan is committed; create another engine "
-                      "to change it",
-                      name_);
+                      "engine {}: the plan is committed", name_);
   }
   planned_ = false;
   PlanInputs in{&model_,
@@ -190,12 +188,7 @@ Status Engine::plan(const alq_plan_desc& desc) {
   return {};
 }
 
-Status Engine::commit(void* slab) {
-  if (!planned_ || committed_) {
-    return make_error(
-        ALQ_FAILED_PRECONDITION, "engine {}: {}", name_,
-        planned_ ? "committed already" : "call alq_engine_plan before commit");
-  }
+Status Engine::check_slab(const void* slab) const {
   bool wants_slab = plan_.desc.memory == ALQ_MEMORY_SLAB;
   if (wants_slab != (slab != nullptr)) {
     return make_error(
@@ -207,6 +200,16 @@ Status Engine::commit(void* slab) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "engine {}: the slab is not 4096-byte aligned", name_);
   }
+  return {};
+}
+
+Status Engine::commit(void* slab) {
+  if (!planned_ || committed_) {
+    return make_error(
+        ALQ_FAILED_PRECONDITION, "engine {}: {}", name_,
+        planned_ ? "committed already" : "call alq_engine_plan before commit");
+  }
+  ALQ_TRY(check_slab(slab));
   ALQ_ASSIGN(executor_,
              Executor::create(context_, device_, groups_, &model_, &plan_,
                               &config_, &recorder_, slab, deadline()));
@@ -269,6 +272,7 @@ std::string Engine::report() const {
   nlohmann::ordered_json j;
   j["engine"] = name_;
   j["steps"] = steps_;
+  j["replans"] = replans_;
   if (committed_) {
     const Traffic& traffic = executor_->traffic();
     const ExposedTime& exposed = executor_->exposed();

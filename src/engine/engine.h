@@ -35,6 +35,12 @@ class Engine {
   const Model& model() const { return model_; }
   Status commit(void* slab);
 
+  // Another plan (replan.cc): a second engine, planned; when it is committed by
+  // take_over it has this one's values and steps.
+  bool committed() const { return committed_; }
+  Result<std::shared_ptr<Engine>> replanned(const alq_plan_desc& desc);
+  Status take_over(Engine& old, void* slab);
+
   // Parameters (param_io.cc).
   Status param_write(int32_t param, int32_t what, const void* data,
                      int64_t begin, int64_t count, Dtype dtype);
@@ -86,6 +92,10 @@ class Engine {
   Deadline deadline() const { return context_->deadline(0); }
   Status make_groups();
   Status compare_plans();
+  Status check_slab(const void* slab) const;
+  Status between_steps(const char* call) const;
+  Status agree(const Status& mine) const;
+  Status move_values(Engine& old, int32_t id, int32_t what, Dtype dtype);
   Status choose_progress();  // progress.cc
   Status need_committed(const char* call) const;
   Status check_unit(int64_t unit) const;
@@ -151,6 +161,7 @@ class Engine {
   bool last_ = false, training_ = false;
   double weight_sum_ = 0;
   int64_t steps_ = 0;
+  int32_t replans_ = 0;
   bool gathered_since_sync_ = false;
   bool dirty_ = false;  // written since the last meeting
 };
