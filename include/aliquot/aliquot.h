@@ -192,7 +192,9 @@ typedef struct alq_open_desc {
    * operations take as long as on a wire of N MB/s, to show overlap.
    * huge_pages=0: leave the pages of the caller's buffers alone; otherwise
    * private buffers of 4 MiB and more that peers read repeatedly are asked to
-   * lie on huge pages. */
+   * lie on huge pages.  flight_dir=PATH (or ALIQUOT_FLIGHT_DIR): keep the last
+   * operations in PATH/rank-N.flight, which outlives the process; the command
+   * `aliquot blame PATH` reads them.  PATH exists and has no ';'. */
   const char* hints;
   int64_t timeout_ns;        /* default deadline of every call; 0: 300 s */
   double time_scale;         /* multiplies every detector constant; 0: 1 */
