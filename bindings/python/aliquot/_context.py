@@ -11,9 +11,10 @@ from ._buffer import Buffer
 from ._error import check
 from ._group import Group
 from ._handle import Handle, nanoseconds, new_handle
+from ._interrupt import on_main_thread
 from ._library import library, text_of
 from ._mesh import Mesh, Spec
-from ._work import Event, Stream, in_main_thread
+from ._work import Event, Stream
 
 BOOTSTRAPS = {"auto": _ffi.ALQ_BOOTSTRAP_AUTO,
               "single": _ffi.ALQ_BOOTSTRAP_SINGLE,
@@ -160,7 +161,7 @@ class Context(Handle):
 def _in_helper(call: Any, cancel: Any) -> Any:
     """call(), by another thread where this is the main one, so that Ctrl-C is
     seen while it blocks; cancel() then ends it."""
-    if not in_main_thread():
+    if not on_main_thread():
         return call()
     outcome: List[Any] = [None, None]
     done = threading.Event()

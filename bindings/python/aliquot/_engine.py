@@ -14,6 +14,7 @@ from ._engine_desc import (MODES, PASSES, VALUES, array, engine_desc, make,
 from ._error import check
 from ._context import choice
 from ._handle import Handle, nanoseconds, new_handle
+from ._interrupt import guarded
 from ._library import library, text_of
 from ._memory import numpy_view, span
 from ._work import Stream, stream_ref
@@ -54,7 +55,11 @@ class Engine(Handle):
         self.mesh = mesh
         raw = engine_desc(name, **desc)
         self._own(new_handle(library().alq_engine_create, mesh._live(),
-                             ctypes.byref(raw)))
+                             ctypes.byref(raw), owner=mesh.context))
+
+    def _call(self, function: Any, *args: Any) -> None:
+        """A call that may block."""
+        guarded(self.mesh.context, function, self._live(), *args)
 
     # ------------------------------------------------------------- before steps
 
@@ -92,8 +97,8 @@ class Engine(Handle):
         owner."""
         report = make(_ffi.alq_plan_report)
         raw = plan_desc(strategy, **desc)
-        check(library().alq_engine_plan, self._live(), ctypes.byref(raw),
-              ctypes.byref(report))
+        self._call(library().alq_engine_plan, ctypes.byref(raw),
+                   ctypes.byref(report))
         return plain(report)
 
     def plan_text(self) -> str:
@@ -107,8 +112,8 @@ class Engine(Handle):
     def commit(self, slab: Any = None) -> None:
         """slab: memory for a plan with memory="slab"."""
         self._slab = slab
-        check(library().alq_engine_commit, self._live(),
-              None if slab is None else span(slab, True).address)
+        self._call(library().alq_engine_commit,
+                   None if slab is None else span(slab, True).address)
 
     # --------------------------------------------------------------- parameters
 
@@ -117,14 +122,14 @@ class Engine(Handle):
         """Elements [begin, begin + size) of the full parameter, from an array
         of any float type."""
         source = span(data)
-        check(library().alq_param_write, self._live(), param, _what(what),
-              source.address, begin, source.count, source.dtype)
+        self._call(library().alq_param_write, param, _what(what),
+                   source.address, begin, source.count, source.dtype)
 
     def param_read(self, param: int, out: Any, begin: int = 0,
                    what: str = "value") -> Any:
         target = span(out, True)
-        check(library().alq_param_read, self._live(), param, _what(what),
-              target.address, begin, target.count, target.dtype)
+        self._call(library().alq_param_read, param, _what(what),
+                   target.address, begin, target.count, target.dtype)
         return out
 
     def shard_view(self, param: int, what: str = "value") -> Shard:
@@ -136,7 +141,7 @@ class Engine(Handle):
         return Shard(raw.data or 0, raw.begin, raw.count, raw.dtype, self)
 
     def param_touch(self) -> None:
-        check(library().alq_param_touch, self._live())
+        self._call(library().alq_param_touch)
 
     # -------------------------------------------------------------------- steps
 
@@ -157,9 +162,9 @@ class Engine(Handle):
         raw = make(_ffi.alq_unit_view, flags=_ffi.ALQ_VIEW_PUSH if push else 0)
         if into is not None:
             raw.into = array(ctypes.c_void_p, into)
-        check(library().alq_unit_begin, self._live(), unit,
-              choice("pass", kind, PASSES), stream_ref(stream),
-              ctypes.byref(raw))
+        self._call(library().alq_unit_begin, unit,
+                   choice("pass", kind, PASSES), stream_ref(stream),
+                   ctypes.byref(raw))
         n = raw.n
         return View([raw.params[i] or 0 for i in range(n)],
                     [raw.grads[i] or 0 for i in range(n)] if raw.grads else [],
@@ -186,7 +191,7 @@ class Engine(Handle):
               stream_ref(stream))
 
     def microbatch_end(self, stream: Optional[Stream] = None) -> None:
-        check(library().alq_microbatch_end, self._live(), stream_ref(stream))
+        self._call(library().alq_microbatch_end, stream_ref(stream))
 
     def step(self, lr: Union[float, Sequence[float]],
              weight_decay: Union[float, Sequence[float]] = 0.0,
@@ -204,27 +209,27 @@ class Engine(Handle):
                    weight_decay=array(ctypes.c_double, decays),
                    n_groups=len(rates), clip_norm=clip_norm)
         report = make(_ffi.alq_step_report)
-        check(library().alq_step, self._live(), ctypes.byref(raw),
-              stream_ref(stream), ctypes.byref(report))
+        self._call(library().alq_step, ctypes.byref(raw),
+                   stream_ref(stream), ctypes.byref(report))
         return plain(report)
 
     def step_set(self, steps: int) -> None:
         check(library().alq_step_set, self._live(), steps)
 
     def hold(self, unit: int = ALL) -> None:
-        check(library().alq_unit_hold, self._live(), unit)
+        self._call(library().alq_unit_hold, unit)
 
     def unhold(self, unit: int = ALL) -> None:
-        check(library().alq_unit_unhold, self._live(), unit)
+        self._call(library().alq_unit_unhold, unit)
 
     def abandon(self, timeout: Optional[float] = None) -> None:
-        check(library().alq_engine_abandon, self._live(), nanoseconds(timeout))
+        self._call(library().alq_engine_abandon, nanoseconds(timeout))
 
     def join_enter(self) -> None:
-        check(library().alq_join_enter, self._live())
+        self._call(library().alq_join_enter)
 
     def join_leave(self) -> None:
-        check(library().alq_join_leave, self._live())
+        self._call(library().alq_join_leave)
 
     # ------------------------------------------------------------------ reports
 
@@ -233,15 +238,15 @@ class Engine(Handle):
                                        self._live())))
 
     def trace_write(self, directory: str, step: int = -1) -> None:
-        check(library().alq_engine_trace_write, self._live(),
-              directory.encode(), step)
+        self._call(library().alq_engine_trace_write,
+                   directory.encode(), step)
 
     def close(self, timeout: Optional[float] = None) -> None:
         """Orderly end.  Collective; twice is harmless."""
         if not self.closed:
             try:
-                check(library().alq_engine_close, self._live(),
-                      nanoseconds(timeout))
+                self._call(library().alq_engine_close,
+                           nanoseconds(timeout))
             finally:
                 self.release()
 

@@ -1,9 +1,7 @@
 """Groups of ranks and their collectives, on anything that has memory.
 
-An operation without a stream is done on return.  On a thread other than the
-main one that is a single call of the library; on the main thread it is enqueued
-and waited for in slices, so that Ctrl-C ends it: the group is then aborted, and
-the peers get an error instead of waiting.
+An operation without a stream is done on return.  Ctrl-C ends one that waits: the
+group is then aborted, and the peers get an error instead of waiting.
 """
 
 import ctypes
@@ -11,10 +9,11 @@ from typing import Any, List, Optional, Sequence, Union
 
 from . import _dtype, _ffi
 from ._error import check
-from ._handle import Handle, nanoseconds, new_handle
+from ._handle import Handle, nanoseconds
+from ._interrupt import guarded
 from ._library import library
 from ._memory import Span, new_like, span
-from ._work import Stream, Work, in_main_thread, wait_sliced
+from ._work import Stream, Work
 
 OPS = {"sum": _ffi.ALQ_SUM, "avg": _ffi.ALQ_AVG, "min": _ffi.ALQ_MIN,
        "max": _ffi.ALQ_MAX}
@@ -69,7 +68,6 @@ class Group(Handle):
 
     def __init__(self, handle: int, context: Any) -> None:
         self._context = context
-        self._slices: Optional[Stream] = None
         self._own(handle)
         self.rank: int = library().alq_group_rank(self._handle)
         self.size: int = library().alq_group_size(self._handle)
@@ -88,9 +86,10 @@ class Group(Handle):
               name: Optional[str] = None) -> Optional["Group"]:
         """A new group of equal color, ordered by (key, rank); None for a
         negative color."""
-        handle = new_handle(library().alq_group_split, self._live(), color, key,
-                            None if name is None else name.encode())
-        return Group(handle, self._context) if handle else None
+        out = ctypes.c_void_p()
+        guarded(self, library().alq_group_split, self._live(), color, key,
+                None if name is None else name.encode(), ctypes.byref(out))
+        return Group(out.value, self._context) if out.value else None
 
     def set_timeout(self, seconds: Optional[float]) -> None:
         """Default deadline of operations; None restores the context's."""
@@ -114,7 +113,8 @@ class Group(Handle):
     def close(self, timeout: Optional[float] = None) -> None:
         """Orderly end of the group.  Collective."""
         if not self.closed:
-            check(library().alq_group_close, self._live(), nanoseconds(timeout))
+            guarded(self, library().alq_group_close, self._live(),
+                    nanoseconds(timeout))
             self.release()
 
     # ------------------------------------------------------------ collectives
@@ -124,10 +124,7 @@ class Group(Handle):
         """Calls function(group, *args, stream, work, err)."""
         if stream is not None:
             return Work(self._enqueue(function, args, stream), keep)
-        if not in_main_thread():
-            check(function, self._live(), *args, None, None)
-        else:
-            self._run_in_slices(function, args)
+        guarded(self, function, self._live(), *args, None, None)
         return keep[-1] if keep else None
 
     def _enqueue(self, function: Any, args: Any, stream: Stream) -> int:
@@ -135,21 +132,6 @@ class Group(Handle):
         check(function, self._live(), *args, stream._live(),
               ctypes.byref(work))
         return work.value or 0
-
-    def _run_in_slices(self, function: Any, args: Any) -> None:
-        if self._slices is None:
-            self._slices = Stream(self._context)
-        work = self._enqueue(function, args, self._slices)
-        lib = library()
-        try:
-            wait_sliced(lib.alq_work_wait, work, 0, lambda: _done(work))
-        except BaseException as error:
-            if not _done(work):  # a signal: its handler raised between slices
-                self.abort("interrupted by %s" % type(error).__name__)
-                lib.alq_work_wait(work, 10**9, None)
-            raise
-        finally:
-            lib.alq_work_release(work)
 
     def all_reduce(self, array: Any, out: Any = None, op: Any = "sum", *,
                    stream: Optional[Stream] = None) -> Any:
@@ -276,8 +258,3 @@ class Group(Handle):
         _same_count("counts", len(counts), self.size)
         return counts[self.rank]
 
-
-def _done(work: int) -> bool:
-    done = ctypes.c_int32()
-    check(library().alq_work_query, work, ctypes.byref(done))
-    return bool(done.value)

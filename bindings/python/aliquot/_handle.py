@@ -5,7 +5,8 @@ import ctypes
 import weakref
 from typing import Any
 
-from ._error import failed_precondition
+from ._error import check, failed_precondition
+from ._interrupt import guarded
 from ._library import library
 
 
@@ -34,11 +35,14 @@ class Handle:
         return self._handle
 
 
-def new_handle(function: Any, *args: Any) -> int:
-    """Calls function(*args, out, err) and returns *out."""
-    from ._error import check
+def new_handle(function: Any, *args: Any, owner: Any = None) -> int:
+    """Calls function(*args, out, err) and returns *out.  owner: the call may
+    block, and Ctrl-C aborts owner."""
     out = ctypes.c_void_p()
-    check(function, *args, ctypes.byref(out))
+    if owner is None:
+        check(function, *args, ctypes.byref(out))
+    else:
+        guarded(owner, function, *args, ctypes.byref(out))
     return out.value or 0
 
 

@@ -67,9 +67,11 @@ def _of_torch(tensor: Any) -> Span:
 
 
 def _of_interface(value: Any, interface: Any, write: bool) -> Span:
-    dtype = _dtype.TYPESTR.get(interface["typestr"])
-    if dtype is None:
-        dtype = _dtype.of(getattr(value, "dtype", interface["typestr"]))
+    typestr = interface["typestr"]
+    dtype = _dtype.TYPESTR.get(typestr)
+    if dtype is None:  # ml_dtypes' types are void types with a name
+        dtype = _dtype.of(getattr(value, "dtype", typestr)
+                          if "V" in typestr else typestr)
     shape = interface["shape"]
     if interface.get("strides") is not None and not _compact(
             shape, interface["strides"], _dtype.SIZES[dtype]):

@@ -26,7 +26,7 @@ class Mesh(Handle):
         self.spec = spec_text(spec)
         self._groups: Dict[str, Group] = {}
         self._own(new_handle(library().alq_mesh_create, context._live(),
-                             self.spec.encode()))
+                             self.spec.encode(), owner=context))
 
     def __repr__(self) -> str:
         return "<aliquot.Mesh %r>" % self.spec
@@ -45,7 +45,8 @@ class Mesh(Handle):
         group = self._groups.get(axes)
         if group is None:
             group = Group(new_handle(library().alq_mesh_group, self._live(),
-                                     axes.encode()), self.context)
+                                     axes.encode(), owner=self.context),
+                          self.context)
             self._groups[axes] = group
         return group
 

@@ -5,20 +5,16 @@ thread therefore waits in slices, and Ctrl-C is seen between two of them.
 """
 
 import ctypes
-import threading
 import weakref
 from typing import Any, Optional
 
 from . import _ffi
 from ._error import check, status_of
 from ._handle import Handle, nanoseconds, new_handle
+from ._interrupt import on_main_thread
 from ._library import library
 
 SLICE_NS = 100_000_000
-
-
-def in_main_thread() -> bool:
-    return threading.get_ident() == threading.main_thread().ident
 
 
 class Work(Handle):
@@ -55,7 +51,7 @@ class Work(Handle):
 def wait_sliced(call: Any, handle: Any, timeout_ns: int,
                 done: Any) -> None:
     """call(handle, timeout_ns, err), in slices on the main thread."""
-    if not in_main_thread():
+    if not on_main_thread():
         check(call, handle, timeout_ns)
         return
     left = timeout_ns or 1 << 62  # the operation has a deadline of its own
