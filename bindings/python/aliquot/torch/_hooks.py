@@ -47,7 +47,7 @@ class _InputDone(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         runtime, unit = ctx.told
-        runtime.input_done(unit)
+        runtime.inputs_done(unit)
         return (None, None) + grads
 
 
@@ -62,6 +62,7 @@ def _watch_inputs(runtime: Runtime, unit: Unit, args: Any,
 
     map_tensors(collect, (args, kwargs))
     if not inputs:
+        unit.unwatched += 1
         return None
     watched = iter(_InputDone.apply(runtime, unit, *inputs))
     return map_tensors(  # type: ignore[no-any-return]
@@ -77,6 +78,7 @@ def _cast(dtype: torch.dtype, args: Any, kwargs: Any) -> Tuple[Any, Any]:
 
 def _hook_module(runtime: Runtime, unit: Unit, module: nn.Module) -> None:
     compute: Optional[torch.dtype] = runtime.options.dtype
+    watches = not unit.root  # the root is open until the end anyway
 
     def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
         if unit.entry is not None:
@@ -87,7 +89,7 @@ def _hook_module(runtime: Runtime, unit: Unit, module: nn.Module) -> None:
         changed = None
         if compute is not None:
             args, kwargs = changed = _cast(compute, args, kwargs)
-        if unit.ends_backward and torch.is_grad_enabled():
+        if watches and unit.kind and torch.is_grad_enabled():
             changed = _watch_inputs(runtime, unit, args, kwargs) or changed
         return changed
 
