@@ -8,6 +8,7 @@ copy the runtime.
 """
 
 import ctypes
+import weakref
 from typing import Any, List, Optional, Tuple
 
 import torch
@@ -122,17 +123,20 @@ def hook_units(runtime: Runtime) -> None:
 
 
 def hook_grad(runtime: Runtime, param: Param) -> None:
-    """Pushes the gradient of param.full as soon as it is final."""
+    """Pushes the gradient of param.full as soon as it is final.  The hook holds
+    nothing alive: the garbage collector does not see through a tensor's
+    hooks."""
     code, bits = _dtype.DLPACK_CODE[_dtype.of(param.compute)]
     raw = _ffi.alq_tensor(
         device_type=_ffi.ALQ_DEVICE_CPU, ndim=len(param.shape), code=code,
         bits=bits, lanes=1,
         shape=(ctypes.c_int64 * max(len(param.shape), 1))(*param.shape))
     ref, function = ctypes.byref(raw), library().alq_grad_push
+    weak_runtime, weak_param = weakref.ref(runtime), weakref.ref(param)
 
     def push(tensor: torch.Tensor) -> None:
-        grad = tensor.grad
-        if grad is None:
+        grad, runtime, param = tensor.grad, weak_runtime(), weak_param()
+        if grad is None or runtime is None or param is None:
             return
         if _task() != -1:
             runtime.backward_event()
