@@ -30,6 +30,7 @@ from .. import _ffi
 from .._error import Error, ResourceExhausted, failed_precondition
 from .._interrupt import guarded
 from .._library import library
+from . import _direct
 from ._parts import Param, Unit
 
 IDLE, TRAIN, EVAL, HELD = range(4)
@@ -81,10 +82,11 @@ class Runtime:
     def call(self, function: Any, *args: Any) -> None:
         guarded(self.mesh.context, function, self.engine._live(), *args)
 
-    def unit_begin(self, unit: Unit, kind: int) -> None:
+    def unit_begin(self, unit: Unit, kind: int, flags: int =
+                   _ffi.ALQ_VIEW_PUSH) -> None:
         view = self.view
         view.struct_size = ctypes.sizeof(view)
-        view.flags = _ffi.ALQ_VIEW_PUSH
+        view.flags = flags
         try:
             self.call(library().alq_unit_begin, unit.id, kind, None,
                       self.view_ref)
@@ -135,7 +137,7 @@ class Runtime:
         for unit in self.units:
             unit.reset()
         for param in self.params:
-            param.ready = False
+            param.ready = param.several = False
 
     def end_microbatch(self) -> None:
         for unit in self.units:
@@ -160,6 +162,7 @@ class Runtime:
         except BaseException:
             unit.entry = None
             raise
+        unit.passes += 1
         unit.uses += unit.kind == _ffi.ALQ_PASS_F
         unit.show()
 
@@ -219,7 +222,11 @@ class Runtime:
 
     def begin_backward(self, unit: Unit) -> None:
         self.backward_event()
-        self.unit_begin(unit, _ffi.ALQ_PASS_B)
+        if unit.direct and unit.uses == 1 and unit.left:
+            self.unit_begin(unit, _ffi.ALQ_PASS_B, 0)
+            _direct.remember_views(unit, self.view, self.engine)
+        else:
+            self.unit_begin(unit, _ffi.ALQ_PASS_B)
         unit.backwards += 1
 
     def end_backward(self, unit: Unit) -> None:
