@@ -2,7 +2,7 @@
 
 import contextlib
 import weakref
-from typing import Any, Dict, Iterable, Iterator, Optional
+from typing import Any, Dict, Iterable, Iterator, Optional, Set
 
 import torch
 from torch import nn
@@ -20,7 +20,9 @@ class Options:
 
     def __init__(self, **values: Any) -> None:
         self.handles: Any = []
-        self.forwards: Any = []  # modules whose forward was replaced
+        # Modules whose forward was replaced, and what they had of their own.
+        self.forwards: Dict[nn.Module, Any] = {}
+        self.direct: Set[nn.Module] = set()  # may write gradients in place
         self.__dict__.update(values)
 
 
@@ -206,8 +208,10 @@ def unshard(model: nn.Module) -> nn.Module:
     runtime.closed = True
     for handle in runtime.options.handles:
         handle.remove()
-    for module in runtime.options.forwards:
+    for module, own in runtime.options.forwards.items():
         del module.__dict__["forward"]
+        if own is not None:
+            object.__setattr__(module, "forward", own)
     for unit in runtime.units:
         for _, module in unit.modules:
             module._parameters = dict(dict.items(module._parameters))

@@ -199,7 +199,7 @@ def lend(runtime: Runtime) -> None:
             if param.rest is not param.full:
                 unit.swaps.append((module._parameters, key, param.full,
                                    param.rest))
-    _direct.install(runtime)
+    _direct.choose(runtime)
     if runtime.optimizer is not None:
         runtime.optimizer.adopt()
 

@@ -11,7 +11,6 @@ uses outside its module's forward needs shard(lend=False), and so do second
 derivatives: both are refused, not computed wrongly.
 """
 
-import types
 from typing import Any, Optional, Tuple
 
 import torch
@@ -94,6 +93,8 @@ def _param_of(weight: Any) -> Optional[Param]:
             torch.is_autocast_enabled("cpu")):
         return None
     runtime, param = owner
+    if not param.direct:
+        return None
     unit = param.units[0]
     if param.used_pass == unit.passes:
         param.several = True
@@ -117,7 +118,10 @@ def _embedding_forward(self: nn.Embedding, index: torch.Tensor) -> torch.Tensor:
     return _Embedding.apply(index, weight, param)  # type: ignore
 
 
-def _forward_of(module: nn.Module) -> Any:
+def forward_of(module: nn.Module) -> Any:
+    """What computes the module and writes its gradient in place, or None."""
+    if "forward" in module.__dict__:
+        return None
     if type(module) is nn.Linear:
         return _linear_forward
     if type(module) is nn.Embedding and module.padding_idx is None and (
@@ -127,29 +131,19 @@ def _forward_of(module: nn.Module) -> Any:
     return None
 
 
-def install(runtime: Any) -> None:
-    """Bound methods in place of forward: a deep copy binds its own."""
+def choose(runtime: Any) -> None:
+    """After commit: the parameters whose gradients are written in place."""
+    options = runtime.options
     for unit in runtime.units:
-        unit.direct = []
-        if not runtime.options.lend:
-            continue
-        for _, module in unit.modules:
-            forward = _forward_of(module)
-            weight = module._parameters.get("weight")
-            owner = getattr(weight, "_aliquot", None)
-            if forward is None or owner is None:
-                continue
-            param: Param = owner[1]
-            if not param.trainable or len(param.sites) != 1 or (
-                    param.numel < runtime.options.lend_from or
-                    runtime.options.reduce_dtype not in (None,
-                                                         param.compute)):
-                continue
-            if "forward" not in module.__dict__:
-                object.__setattr__(module, "forward",
-                                   types.MethodType(forward, module))
-                runtime.options.forwards.append(module)
-            unit.direct.append((unit.params.index(param), param))
+        unit.direct = [
+            (index, param) for index, param in enumerate(unit.params)
+            if param.trainable and len(param.sites) == 1 and
+            param.sites[0][0] in options.direct and
+            param.sites[0][1] == "weight" and
+            param.numel >= options.lend_from and
+            options.reduce_dtype in (None, param.compute)]
+        for param in unit.params:
+            param.direct = any(param is p for _, p in unit.direct)
 
 
 def remember_views(unit: Unit, view: _ffi.alq_unit_view, engine: Any) -> None:

@@ -36,6 +36,7 @@ class Param:
         self.grad_plain: Any = None  # the same memory, flat
         self.push: Any = None  # hands full.grad to the engine
         self.ready = False  # its gradient is final in this microbatch
+        self.direct = False  # its module writes its gradient in place
         self.view: Any = None  # where its gradient may be written
         self.lent_pass = 0  # the unit's lent_pass that lent it to be written
         self.used_pass = -1  # of the unit, that used it last

@@ -27,8 +27,9 @@ from typing import Any, List, Optional
 import torch
 
 from .. import _ffi
-from .._error import Error, ResourceExhausted, failed_precondition
-from .._interrupt import guarded
+from .._error import (Error, ResourceExhausted, failed_precondition,
+                      make_error)
+from .._interrupt import _guard
 from .._library import library
 from . import _direct
 from ._parts import Param, Unit
@@ -68,7 +69,9 @@ class Runtime:
         self.clear_step()
         self.view = _ffi.alq_unit_view()
         self.view_ref = ctypes.byref(self.view)
-        self.lock = threading.Lock()
+        self.error = _ffi.alq_error(struct_size=ctypes.sizeof(_ffi.alq_error))
+        self.error_ref = ctypes.byref(self.error)
+        self.grads_shown = False
 
     def clear_step(self) -> None:
         self.count = 0  # TRAIN microbatches begun
@@ -80,7 +83,20 @@ class Runtime:
     # ------------------------------------------------------------ engine calls
 
     def call(self, function: Any, *args: Any) -> None:
-        guarded(self.mesh.context, function, self.engine._live(), *args)
+        """guarded(context, function, engine, *args), without the layers."""
+        handle = self.engine._handle
+        if threading.get_ident() != _guard.main:
+            status = function(handle, *args, self.error_ref)
+        else:
+            if _guard.pipe is None:
+                _guard.start()
+            _guard.now = (self.mesh.context,)
+            try:
+                status = function(handle, *args, self.error_ref)
+            finally:
+                _guard.now = None
+        if status:
+            raise make_error(self.error)
 
     def unit_begin(self, unit: Unit, kind: int, flags: int =
                    _ffi.ALQ_VIEW_PUSH) -> None:
@@ -360,7 +376,10 @@ class Runtime:
     def show_grads(self) -> None:
         from . import _grads
         _grads.show(self)
+        self.grads_shown = True
 
     def hide_grads(self) -> None:
-        from . import _grads
-        _grads.hide(self)
+        if self.grads_shown:
+            from . import _grads
+            _grads.hide(self)
+            self.grads_shown = False
