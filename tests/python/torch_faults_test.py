@@ -5,6 +5,7 @@ what happened, or a clean continuation."""
 import copy
 import gc
 import os
+import pickle
 import signal
 import subprocess
 import sys
@@ -307,14 +308,44 @@ class Ends(unittest.TestCase):
         for more in ranks.run_threads(2, body):
             self.assertLess(more, 20)  # an engine has 4 in two ranks
 
-    def test_deep_copy_and_pickle_leave_the_engine_alone(self):
+    def test_deep_copies_are_ordinary_models(self):
+        """As for a moving average of the weights."""
         def body(context):
-            model = sharded(context)
+            model = sharded(context, "ddp", lend_from=1)
             optimizer = at.AdamW(model.parameters(), lr=tm.LR)
             step(model, optimizer, context.rank, 0)
-            shards = copy.deepcopy(dict(model.blocks[0].named_parameters()))
+            twin = copy.deepcopy(model)
+            batch = tm.tokens(context.rank, 5)
+            with torch.no_grad():
+                expect = model(batch)
             step(model, optimizer, context.rank, 1)
-            assert type(shards["norm.weight"]) is nn.Parameter
+            if context.rank == 0:  # it needs no peers
+                loss = twin(batch)
+                assert torch.equal(loss, expect)
+                loss.backward()
+                assert twin.blocks[0].mix.weight.grad.abs().sum() > 0
+            step(model, optimizer, context.rank, 2)
+            with self.assertRaisesRegex(TypeError, "state_dict"):
+                pickle.dumps(model._aliquot_runtime)
+
+        ranks.run_threads(2, body)
+
+    def test_interrupt_in_forward(self):
+        """KeyboardInterrupt between two modules leaves no unit half open."""
+        def body(context):
+            model = sharded(context, gather="copy")
+            optimizer = at.AdamW(model.parameters(), lr=tm.LR)
+
+            def interrupt(*_):
+                raise KeyboardInterrupt
+
+            handle = model.blocks[1].mix.register_forward_hook(interrupt)
+            with self.assertRaises(KeyboardInterrupt):
+                model(tm.tokens(context.rank, 0))
+            handle.remove()
+            assert not any(unit.entry or unit.shown for unit in
+                           model._aliquot_runtime.units)
+            step(model, optimizer, context.rank, 1)
 
         ranks.run_threads(2, body)
 

@@ -1,10 +1,10 @@
-"""Where the model tells the runtime what it does: hooks on its modules, on
-their outputs, and on parameters.
+"""Where the model tells the runtime what it does: around the forward of its
+modules, and by hooks on their outputs and on parameters.
 
-Any module that holds parameters may be the way into its unit.  A unit's own
-module has hooks; the modules below it have a forward of ours, which looks
-whether the unit is being called already.  Both are closures, so that a deep copy
-of the model does not copy the runtime, and leave copies alone.
+Any module that holds parameters may be the way into its unit, so each has a
+forward of ours that looks whether the unit is being called already.  It is a
+closure, so that a deep copy of the model does not copy the runtime, and leaves
+copies alone.
 """
 
 import ctypes
@@ -109,34 +109,10 @@ class _Bracket:
                     tensor.register_hook(told)
 
 
-def _hook_unit(runtime: Runtime, unit: Unit) -> None:
-    """Hooks on the unit's own module, which is nearly always the way in."""
-    bracket, mine = _Bracket(runtime, unit), unit.module
-
-    def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if module is not mine:
-            return None  # a deep copy has the hook too
-        if unit.entry is not None:
-            unit.depth += unit.entry is module
-            return None
-        return bracket.before(module, args, kwargs)
-
-    def after(module: nn.Module, args: Any, output: Any) -> None:
-        if unit.entry is not mine or module is not mine:
-            return
-        unit.depth -= 1
-        if unit.depth == 0:
-            bracket.after(output)
-
-    runtime.options.handles.append(unit.module.register_forward_pre_hook(
-        before, prepend=True, with_kwargs=True))
-    runtime.options.handles.append(unit.module.register_forward_hook(
-        after, always_call=True))
-
-
 def _wrap_module(runtime: Runtime, unit: Unit, module: nn.Module) -> None:
-    """A forward that looks whether the unit is being called: hooks would cost
-    many times as much, in every module of the model."""
+    """A forward that looks whether the unit is being called.  Hooks would cost
+    many times as much in every module of the model, and would not see a
+    KeyboardInterrupt."""
     bracket, mine = _Bracket(runtime, unit), weakref.ref(module)
     plain = None
     if runtime.options.lend:
@@ -175,9 +151,8 @@ def set_forward(runtime: Runtime, module: nn.Module, forward: Any) -> None:
 
 def hook_units(runtime: Runtime) -> None:
     for unit in runtime.units:
-        _hook_unit(runtime, unit)
         for _, module in unit.modules:
-            if module is not unit.module and any(
+            if module is unit.module or any(
                     True for _ in module.parameters()):
                 _wrap_module(runtime, unit, module)
 

@@ -67,7 +67,6 @@ class Unit:
         self.swaps: List[Tuple[Dict[str, Any], str, Any, Any]] = []
         self.shown = 0
         self.entry: Optional[nn.Module] = None  # outermost module being called
-        self.depth = 0  # of that module in itself
         self.kind = 0  # of the pass that entry began
         self.passes = 0  # begun by a call, ever
         self.lent_pass = 0  # passes B that lent views, ever

@@ -73,6 +73,13 @@ class Runtime:
         self.error_ref = ctypes.byref(self.error)
         self.grads_shown = False
 
+    def __deepcopy__(self, memo: Any) -> None:
+        """A copy of the model is an ordinary model of what it holds."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a sharded model cannot be pickled; save "
+                        "model.state_dict() instead")
+
     def clear_step(self) -> None:
         self.count = 0  # TRAIN microbatches begun
         self.last = False  # the last of them was the step's last
@@ -168,7 +175,7 @@ class Runtime:
 
     def enter(self, unit: Unit, module: Any) -> None:
         """The outermost module of a unit is called."""
-        unit.entry, unit.depth = module, 1
+        unit.entry = module
         if self.state == HELD:
             unit.kind = 0
             return
