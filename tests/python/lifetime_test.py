@@ -176,7 +176,8 @@ class Lifetimes(unittest.TestCase):
         for i in range(50):
             cycle(i)
         gc.collect()
-        tasks, (files, mapped), memory = task_count(), resources(), resident_kb()
+        tasks, memory = task_count(), resident_kb()
+        files, mapped = resources()
         for i in range(1000):
             cycle(i)
         gc.collect()

@@ -169,7 +169,7 @@ def move_values(runtime: Runtime, source: Engine, target: Engine) -> None:
 
 
 def lend(runtime: Runtime) -> None:
-    """Makes the Parameter objects, once and for all: addresses do not change."""
+    """Makes the Parameter objects, once: addresses do not change."""
     engine = runtime.engine
     engine.microbatch_begin("eval")
     for unit in runtime.units:

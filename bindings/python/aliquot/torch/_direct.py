@@ -2,8 +2,8 @@
 
 Autograd makes a new tensor for every gradient, which is then copied into the
 engine's view.  For the modules whose backward is one matrix product or one
-scatter, plain nn.Linear and nn.Embedding, the product goes into the view itself:
-no allocation, no copy.  The values are those of the module's own backward.
+scatter, plain nn.Linear and nn.Embedding, it goes into the view itself: no
+allocation, no copy.  The values are those of the module's own backward.
 
 It is done for a weight that is used once in a microbatch; what is used several
 times, tied, or under autocast goes the usual way.  A weight that the model also
