@@ -1,0 +1,60 @@
+"""Named axes over the world's ranks, and the groups over them."""
+
+import ctypes
+from typing import Any, Dict, List, Mapping, Union
+
+from ._error import check
+from ._group import Group
+from ._handle import Handle, new_handle
+from ._library import library
+
+Spec = Union[str, Mapping[str, int]]
+
+
+def spec_text(spec: Spec) -> str:
+    if isinstance(spec, str):
+        return spec
+    return ",".join("%s=%d" % item for item in spec.items())
+
+
+class Mesh(Handle):
+    _kind = "mesh"
+    _release = "alq_mesh_release"
+
+    def __init__(self, context: Any, spec: Spec = "") -> None:
+        self.context = context
+        self.spec = spec_text(spec)
+        self._groups: Dict[str, Group] = {}
+        self._own(new_handle(library().alq_mesh_create, context._live(),
+                             self.spec.encode(), owner=context))
+
+    def __repr__(self) -> str:
+        return "<aliquot.Mesh %r>" % self.spec
+
+    def axis_size(self, axis: str) -> int:
+        """1 for an axis that the mesh does not have."""
+        return int(library().alq_mesh_axis_size(self._live(), axis.encode()))
+
+    def coordinate(self, axis: str) -> int:
+        """0 for an axis that the mesh does not have."""
+        return int(library().alq_mesh_coordinate(self._live(), axis.encode()))
+
+    def group(self, axes: str) -> Group:
+        """The group over one axis or several: "dp_replicate,dp_shard".
+        Collective on first use."""
+        group = self._groups.get(axes)
+        if group is None:
+            group = Group(new_handle(library().alq_mesh_group, self._live(),
+                                     axes.encode(), owner=self.context),
+                          self.context)
+            self._groups[axes] = group
+        return group
+
+    def ranks(self, axes: str, rank: int) -> List[int]:
+        """World ranks of the group over the axes that holds world rank
+        `rank`."""
+        out = (ctypes.c_int32 * max(self.context.size, 1))()
+        count = ctypes.c_int32()
+        check(library().alq_mesh_ranks, self._live(), axes.encode(), rank, out,
+              len(out), ctypes.byref(count))
+        return list(out[:count.value])

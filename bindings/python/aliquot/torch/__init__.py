@@ -1,0 +1,22 @@
+"""PyTorch models on the engine.
+
+    model = aliquot.torch.shard(model, "fsdp", units=[Block])
+    optimizer = aliquot.torch.AdamW(model.parameters(), lr=3e-4)
+    for batch in loader:                  # the loop that there was before
+        loss = model(batch)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+"""
+
+from ._api import (abandon, close, commit, gathered, hold,
+                   load_sharded_state_dict, microbatch, no_sync, plan_text,
+                   shard, sharded_state_dict, unshard)
+from ._clip import clip_grad_norm_
+from ._optim import SGD, AdamW
+from ._world import default_context
+
+__all__ = ["AdamW", "SGD", "abandon", "clip_grad_norm_", "close", "commit",
+           "default_context", "gathered", "hold", "load_sharded_state_dict",
+           "microbatch", "no_sync", "plan_text", "shard",
+           "sharded_state_dict", "unshard"]
