@@ -89,11 +89,16 @@ Status Engine::optimizer_set(int32_t group, const alq_optimizer_desc& desc) {
   return {};
 }
 
+const char* Engine::shard_axes_of(const Plan& plan) {
+  return plan.placement.axes.two_axes ? "dp_shard" : "dp_replicate,dp_shard";
+}
+
 Status Engine::make_groups() {
-  const char* shard_axes =
-      plan_.placement.axes.two_axes ? "dp_shard" : "dp_replicate,dp_shard";
+  const char* shard_axes = shard_axes_of(plan_);
   ALQ_ASSIGN(groups_.gather, mesh_->group(shard_axes, "gather", deadline()));
   ALQ_ASSIGN(groups_.reduce, mesh_->group(shard_axes, "reduce", deadline()));
+  ALQ_ASSIGN(groups_.leave,
+             mesh_->group("dp_replicate,dp_shard", "leave", deadline()));
   groups_.replicate = groups_.assemble = nullptr;
   if (plan_.axes.replicas > 1) {
     ALQ_ASSIGN(groups_.replicate,

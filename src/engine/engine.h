@@ -72,6 +72,8 @@ class Engine {
   std::string report() const;
   // trace.cc
   Status trace_write(const std::string& dir, int32_t step);
+  // abandon.cc
+  Status abandon(Deadline deadline);
   Status close(Deadline deadline);
   // Before the last reference goes: operations in flight keep `self`.
   void retire(const std::shared_ptr<Engine>& self);
@@ -97,6 +99,9 @@ class Engine {
 
   Deadline deadline() const { return context_->deadline(0); }
   Status make_groups();
+  static const char* shard_axes_of(const Plan& plan);
+  Status meet_leaving(Deadline deadline);
+  Status renew_groups(Deadline deadline);
   Status compare_plans(std::vector<PlanShare>* shares);
   Status check_caps(const PlanInputs& in,
                     const std::vector<PlanShare>& shares) const;

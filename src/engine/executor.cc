@@ -26,19 +26,10 @@ Result<std::unique_ptr<Executor>> Executor::create(
   ALQ_ASSIGN(e->memory_,
              EngineMemory::create(*plan, e->device_.get(),
                                   e->groups_.gather.get(), slab, deadline));
-  ALQ_ASSIGN(e->gather_stream_, e->device_->create_stream("gather"));
-  ALQ_ASSIGN(e->reduce_stream_, e->device_->create_stream("reduce"));
-  ALQ_ASSIGN(e->updated_, e->device_->create_event());
-  ALQ_ASSIGN(e->used_, e->device_->create_event());
+  ALQ_TRY(e->make_streams());
   int64_t base = 0;
   int32_t grad_slots = 0;
   for (size_t b = 0; b < model->bundles.size(); ++b) {
-    BundleEvents events;
-    ALQ_ASSIGN(events.gathered, e->device_->create_event());
-    ALQ_ASSIGN(events.reduced, e->device_->create_event());
-    ALQ_ASSIGN(events.written, e->device_->create_event());
-    ALQ_ASSIGN(events.read, e->device_->create_event());
-    e->events_.push_back(std::move(events));
     e->names_.push_back(recorder->name(model->bundles[b].name));
     e->bases_.emplace_back();
     e->counts_.emplace_back();
@@ -54,6 +45,42 @@ Result<std::unique_ptr<Executor>> Executor::create(
   e->grad_slot_user_.assign(at_index(grad_slots), -1);
   e->bad_.assign(at_index(plan->microbatches), -1);
   return e;
+}
+
+Status Executor::make_streams() {
+  ALQ_ASSIGN(gather_stream_, device_->create_stream("gather"));
+  ALQ_ASSIGN(reduce_stream_, device_->create_stream("reduce"));
+  ALQ_ASSIGN(updated_, device_->create_event());
+  ALQ_ASSIGN(used_, device_->create_event());
+  events_.clear();
+  for (size_t b = 0; b < model_.bundles.size(); ++b) {
+    BundleEvents events;
+    ALQ_ASSIGN(events.gathered, device_->create_event());
+    ALQ_ASSIGN(events.reduced, device_->create_event());
+    ALQ_ASSIGN(events.written, device_->create_event());
+    ALQ_ASSIGN(events.read, device_->create_event());
+    events_.push_back(std::move(events));
+  }
+  return {};
+}
+
+Status Executor::settle(Deadline deadline) {
+  for (Stream* stream : {gather_stream_.get(), reduce_stream_.get()}) {
+    Status ended = device_->synchronize(*stream, deadline);
+    if (ended.code() == ALQ_DEADLINE_EXCEEDED && deadline.passed()) {
+      return ended;
+    }
+  }
+  return {};
+}
+
+Status Executor::renew(DataGroups groups) {
+  groups_ = std::move(groups);
+  ALQ_TRY(make_streams());
+  std::fill(grad_slot_user_.begin(), grad_slot_user_.end(), -1);
+  reset_counters();
+  place_ = {};
+  return {};
 }
 
 const SegmentPlan& Executor::segment_of(const Param& param) const {

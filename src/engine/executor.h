@@ -20,6 +20,17 @@ struct DataGroups {
   // Over the replicas, null for one: of gradients, and of a shard's parts.
   std::shared_ptr<Group> replicate, assemble;
   std::shared_ptr<Group> exchange;  // all data ranks: scalars, barriers
+  // All data ranks, for meeting after the others were aborted.
+  std::shared_ptr<Group> leave;
+
+  // Those that steps use.
+  std::vector<std::shared_ptr<Group>> all() const {
+    std::vector<std::shared_ptr<Group>> out;
+    for (const auto& group : {gather, reduce, replicate, assemble, exchange}) {
+      if (group != nullptr) out.push_back(group);
+    }
+    return out;
+  }
 };
 
 // What the current microbatch asks of reductions.
@@ -86,6 +97,10 @@ class Executor {
   const ExposedTime& exposed() const { return exposed_; }
   const Traffic& traffic() const { return traffic_; }
   BadGradient bad_gradient() const;
+  // After the groups were aborted: nothing runs any more, however it ended.
+  Status settle(Deadline deadline);
+  // Other groups and streams; what was going on is forgotten.
+  Status renew(DataGroups groups);
   void reset_counters();
   // The engine is released: what its streams still have keeps `self` (which
   // holds the memory) alive, and nothing else of the rank.
@@ -111,6 +126,7 @@ class Executor {
         config_(*config),
         recorder_(*recorder) {}
 
+  Status make_streams();
   Status execute(const Action& action, Stream* caller, Deadline deadline);
   Status evict(int32_t bundle);
   Status gather(int32_t bundle, Stream* caller, int32_t flags);
