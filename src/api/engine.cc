@@ -363,10 +363,4 @@ alq_status alq_engine_close(alq_engine* engine, int64_t timeout_ns,
   });
 }
 
-void alq_engine_release(alq_engine* engine) {
-  EngineState* state = pool<alq_engine>().get(engine);
-  if (state != nullptr && !forked(*state->ctx)) {
-    state->engine->retire(state->engine);
-  }
-  release_handle(engine);
-}
+void alq_engine_release(alq_engine* engine) { release_handle(engine); }

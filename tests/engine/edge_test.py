@@ -6,6 +6,8 @@ Usage: edge_test.py LIBRARY [unittest options]
 
 import ctypes
 import sys
+import threading
+import time
 import unittest
 
 import host
@@ -247,6 +249,29 @@ class Edges(unittest.TestCase):
             return report.skipped
 
         self.assertEqual(self.on_ranks(rank_main), [0, 0])
+
+    def test_released_by_another_thread_in_the_middle_of_a_call(self):
+        def rank_main(world):
+            model = Units(world, [100], strategy=FSDP, gather=COPY)
+            model.engine.microbatch(_ffi.ALQ_TRAIN)
+            model.backward(0, 1.0)
+            model.engine.microbatch_end()
+            handles = [(world.library.c.alq_engine_release,
+                        model.engine.handle)]
+            if world.rank == 0:  # waits for its peer inside the step
+                handles.append((world.library.c.alq_mesh_release, world.mesh))
+                late = threading.Timer(0.2, lambda: [f(h) for f, h in handles])
+                late.start()
+                norm = model.step().grad_norm
+                late.join()
+            else:
+                time.sleep(0.6)
+                norm = model.step().grad_norm
+                handles[0][0](handles[0][1])
+            return norm, refusal(model.engine.microbatch_end)
+
+        self.assertEqual(self.on_ranks(rank_main),
+                         [(10.0, _ffi.ALQ_INVALID_ARGUMENT)] * 2)
 
     def test_ranks_that_hold_run_what_they_like_and_still_meet(self):
         def rank_main(world):
