@@ -108,6 +108,27 @@ struct alq_api {
                                      void* dst, int64_t count, alq_dtype dtype,
                                      const alq_stream* stream, alq_work** work,
                                      alq_error* err);
+  alq_status (*alq_group_all_to_all_v)(alq_group* group, const void* src,
+                                       const int64_t* send_counts, void* dst,
+                                       const int64_t* recv_counts,
+                                       alq_dtype dtype,
+                                       const alq_stream* stream,
+                                       alq_work** work, alq_error* err);
+  alq_status (*alq_group_reduce)(alq_group* group, const void* src, void* dst,
+                                 int64_t count, alq_dtype dtype,
+                                 alq_reduce_op op, int32_t root,
+                                 const alq_stream* stream, alq_work** work,
+                                 alq_error* err);
+  alq_status (*alq_group_gather)(alq_group* group, const void* src, void* dst,
+                                 int64_t count, const int64_t* counts,
+                                 alq_dtype dtype, int32_t root,
+                                 const alq_stream* stream, alq_work** work,
+                                 alq_error* err);
+  alq_status (*alq_group_scatter)(alq_group* group, const void* src, void* dst,
+                                  int64_t count, const int64_t* counts,
+                                  alq_dtype dtype, int32_t root,
+                                  const alq_stream* stream, alq_work** work,
+                                  alq_error* err);
   alq_status (*alq_group_barrier)(alq_group* group, const alq_stream* stream,
                                   alq_work** work, alq_error* err);
   alq_status (*alq_group_send)(alq_group* group, const void* src, int64_t count,

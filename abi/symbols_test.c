@@ -63,6 +63,10 @@ static const struct {
     {"alq_group_reduce_scatter_v", (any_function)alq_group_reduce_scatter_v},
     {"alq_group_broadcast", (any_function)alq_group_broadcast},
     {"alq_group_all_to_all", (any_function)alq_group_all_to_all},
+    {"alq_group_all_to_all_v", (any_function)alq_group_all_to_all_v},
+    {"alq_group_reduce", (any_function)alq_group_reduce},
+    {"alq_group_gather", (any_function)alq_group_gather},
+    {"alq_group_scatter", (any_function)alq_group_scatter},
     {"alq_group_barrier", (any_function)alq_group_barrier},
     {"alq_group_send", (any_function)alq_group_send},
     {"alq_group_recv", (any_function)alq_group_recv},
@@ -167,6 +171,10 @@ static void check_slots(const alq_api* api) {
   SLOT(alq_group_reduce_scatter_v);
   SLOT(alq_group_broadcast);
   SLOT(alq_group_all_to_all);
+  SLOT(alq_group_all_to_all_v);
+  SLOT(alq_group_reduce);
+  SLOT(alq_group_gather);
+  SLOT(alq_group_scatter);
   SLOT(alq_group_barrier);
   SLOT(alq_group_send);
   SLOT(alq_group_recv);

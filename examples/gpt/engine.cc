@@ -20,6 +20,16 @@ int32_t pass_of(Pass pass) {
   return 0;
 }
 
+nlohmann::json report_of(const alq_engine* engine) {
+  Status status;
+  size_t need = 0;
+  status.check(alq_engine_report(engine, nullptr, 0, &need, status));
+  std::string text(need, '\0');
+  status.check(
+      alq_engine_report(engine, text.data(), text.size(), &need, status));
+  return nlohmann::json::parse(text.c_str());
+}
+
 }  // namespace
 
 Engine::Engine(Session& session, const Options& options, const Layout& layout,
@@ -152,17 +162,22 @@ alq_step_report Engine::step(double lr, const Options& options) {
 }
 
 double Engine::exposed_seconds() const {
-  Status status;
-  size_t need = 0;
-  status.check(alq_engine_report(engine_.get(), nullptr, 0, &need, status));
-  std::string text(need, '\0');
-  status.check(alq_engine_report(engine_.get(), text.data(), text.size(), &need,
-                                 status));
-  const auto json =
-      nlohmann::json::parse(text.c_str(), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return 0;
-  return json.value("exposed_gather_s", 0.0) +
-         json.value("exposed_reduce_s", 0.0);
+  const auto report = report_of(engine_.get());
+  return report.value("exposed_gather_s", 0.0) +
+         report.value("exposed_reduce_s", 0.0);
+}
+
+std::string Engine::progress_text() const {
+  const auto report = report_of(engine_.get());
+  std::string text =
+      fmt::format("progress thread {} ({}",
+                  report.value("progress_thread", false) ? "on" : "off",
+                  report.value("progress_reason", ""));
+  if (report.contains("progress_hidden")) {
+    text += fmt::format(": hides {:.0f} % of a copy",
+                        100 * report.value("progress_hidden", 0.0));
+  }
+  return text + ")";
 }
 
 void make_folder(const std::string& folder) {

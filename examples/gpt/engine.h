@@ -31,6 +31,8 @@ class Engine final : public Host {
 
   int64_t planned_bytes() const { return plan_.total_bytes; }
   double exposed_seconds() const;  // of the last step
+  // Whether the library helps gathers along while we compute, and why.
+  std::string progress_text() const;
   alq_engine* handle() const { return engine_.get(); }
   int64_t param(size_t index) const { return params_[index]; }  // its id
   // Collective: the recorder's last steps of all ranks as files.

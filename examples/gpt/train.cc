@@ -204,6 +204,7 @@ void Trainer::introduce() {
       o_.shape.micro_batch, o_.shape.seq,
       static_cast<double>(engine_.planned_bytes()) / 1e6,
       static_cast<double>(model_->activation_bytes()) / 1e6));
+  reporter_->note(engine_.progress_text());
 }
 
 Summary Trainer::summarize(double elapsed) {

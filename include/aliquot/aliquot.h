@@ -189,7 +189,10 @@ typedef struct alq_open_desc {
   const char* store_secret;  /* shared secret, 1 to 256 bytes */
   const char* world_name;    /* LOCAL: same name = same world.  Labels jobs */
   /* "key=value;..."; unknown keys are refused.  throttle_mb_per_s=N: queued
-   * operations take as long as on a wire of N MB/s, to show overlap. */
+   * operations take as long as on a wire of N MB/s, to show overlap.
+   * huge_pages=0: leave the pages of the caller's buffers alone; otherwise
+   * private buffers of 4 MiB and more that peers read repeatedly are asked to
+   * lie on huge pages. */
   const char* hints;
   int64_t timeout_ns;        /* default deadline of every call; 0: 300 s */
   double time_scale;         /* multiplies every detector constant; 0: 1 */
@@ -483,6 +486,40 @@ ALQ_API alq_status alq_group_all_to_all(alq_group* group, const void* src,
                                         const alq_stream* stream,
                                         alq_work** work, alq_error* err);
 
+/* All-to-all with counts per pair: send_counts[r] elements of src go to rank r,
+ * recv_counts[r] elements of dst come from it, both one after the other in rank
+ * order; group size entries each.  What r sends here and what is expected of
+ * it must agree: RANK_MISMATCH names the pair.  Not in place. */
+ALQ_API alq_status alq_group_all_to_all_v(
+    alq_group* group, const void* src, const int64_t* send_counts, void* dst,
+    const int64_t* recv_counts, alq_dtype dtype, const alq_stream* stream,
+    alq_work** work, alq_error* err);
+
+/* dst of root = op over ranks of src; the others' dst is not used.  In place on
+ * root: dst == src. */
+ALQ_API alq_status alq_group_reduce(alq_group* group, const void* src,
+                                    void* dst, int64_t count, alq_dtype dtype,
+                                    alq_reduce_op op, int32_t root,
+                                    const alq_stream* stream, alq_work** work,
+                                    alq_error* err);
+
+/* dst of root = the ranks' src one after the other; the others' dst is not
+ * used.  counts[r] elements from rank r, equal on all ranks; NULL: count from
+ * each.  In place on root: src == dst + where its part begins. */
+ALQ_API alq_status alq_group_gather(alq_group* group, const void* src,
+                                    void* dst, int64_t count,
+                                    const int64_t* counts, alq_dtype dtype,
+                                    int32_t root, const alq_stream* stream,
+                                    alq_work** work, alq_error* err);
+
+/* dst of rank r = part r of root's src; the others' src is not used.  counts as
+ * in gather.  In place on root: dst == src + where its part begins. */
+ALQ_API alq_status alq_group_scatter(alq_group* group, const void* src,
+                                     void* dst, int64_t count,
+                                     const int64_t* counts, alq_dtype dtype,
+                                     int32_t root, const alq_stream* stream,
+                                     alq_work** work, alq_error* err);
+
 /* Returns when every member has called it. */
 ALQ_API alq_status alq_group_barrier(alq_group* group, const alq_stream* stream,
                                      alq_work** work, alq_error* err);
@@ -710,7 +747,13 @@ typedef struct alq_plan_desc {
   int32_t defer;      /* ALQ_DEFER_* */
   int32_t memory;     /* ALQ_MEMORY_* */
   int32_t gather;     /* ALQ_GATHER_* */
-  int32_t progress;   /* ALQ_PROGRESS_* for this engine's streams */
+  /* ALQ_PROGRESS_*: whether a thread runs gathers and reductions while the
+   * caller computes.  AUTO decides at commit: off where every core has a rank,
+   * else by measuring whether it pays (about 30 ms, once per context);
+   * alq_engine_report says what was decided and why.  The thread is the
+   * context's: the last engine committed decides, unless the context was opened
+   * with ON or OFF; the contrary then is FAILED_PRECONDITION. */
+  int32_t progress;
   uint32_t reserved;
   int64_t cap_bytes;  /* refuse a plan above; 0: no cap */
   /* Nesting of the microbatch sum, outermost level first: "4x2" means 8
@@ -927,7 +970,8 @@ ALQ_API alq_status alq_join_enter(alq_engine* engine, alq_error* err);
 ALQ_API alq_status alq_join_leave(alq_engine* engine, alq_error* err);
 
 /* JSON about the last step: gathers and reductions with bytes, exposed
- * communication and why, repairs of the recorded order, peak bytes.
+ * communication and why, repairs of the recorded order, peak bytes, and whether
+ * a progress thread runs and why.
  * Thread: handle.  Blocks: never. */
 ALQ_API alq_status alq_engine_report(const alq_engine* engine, char* buf,
                                      size_t cap, size_t* need, alq_error* err);

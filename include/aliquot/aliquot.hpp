@@ -293,6 +293,31 @@ class group {
     issue(nullptr, alq_group_all_to_all, in.data(), out.data(),
           count(in) / size(), dtype_of<T>);
   }
+  // send_counts and recv_counts: an entry per rank.
+  template <typename T>
+  void all_to_all_v(std::span<const T> in, std::span<const int64_t> send_counts,
+                    std::span<T> out, std::span<const int64_t> recv_counts) {
+    issue(nullptr, alq_group_all_to_all_v, in.data(), send_counts.data(),
+          out.data(), recv_counts.data(), dtype_of<T>);
+  }
+  // out of the root; empty elsewhere.
+  template <typename T>
+  void reduce(std::span<const T> in, std::span<T> out, int32_t root,
+              alq_reduce_op op = ALQ_SUM) {
+    issue(nullptr, alq_group_reduce, in.data(), out.data(), count(in),
+          dtype_of<T>, op, root);
+  }
+  template <typename T>
+  void gather(std::span<const T> in, std::span<T> out, int32_t root) {
+    issue(nullptr, alq_group_gather, in.data(), out.data(), count(in), nullptr,
+          dtype_of<T>, root);
+  }
+  // in of the root; empty elsewhere.
+  template <typename T>
+  void scatter(std::span<const T> in, std::span<T> out, int32_t root) {
+    issue(nullptr, alq_group_scatter, in.data(), out.data(), count(out),
+          nullptr, dtype_of<T>, root);
+  }
   template <typename T>
   void send(std::span<const T> in, int32_t peer) {
     issue(nullptr, alq_group_send, in.data(), count(in), dtype_of<T>, peer);

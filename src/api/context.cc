@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "api/guard.h"
 #include "api/state.h"
@@ -58,27 +59,35 @@ Status check_desc(const alq_open_desc& desc) {
   return {};
 }
 
+// The number after "key=" in a hint, or nothing.
+std::optional<double> hint_value(std::string_view item, std::string_view key) {
+  if (!item.starts_with(key)) return {};
+  std::string_view text = item.substr(key.size());
+  double value = 0;
+  auto [end, ec] =
+      std::from_chars(text.data(), text.data() + text.size(), value);
+  if (ec != std::errc() || end != text.data() + text.size()) return {};
+  return value;
+}
+
 // "key=value;..." into the context.
 Status read_hints(const char* hints, Context* context) {
   std::string_view rest = hints == nullptr ? "" : hints;
   while (!rest.empty()) {
     std::string_view item = rest.substr(0, rest.find(';'));
     rest.remove_prefix(std::min(item.size() + 1, rest.size()));
-    constexpr std::string_view kThrottle = "throttle_mb_per_s=";
-    double value = 0;
-    if (item.starts_with(kThrottle)) {
-      std::string_view text = item.substr(kThrottle.size());
-      auto [end, ec] =
-          std::from_chars(text.data(), text.data() + text.size(), value);
-      if (ec != std::errc() || end != text.data() + text.size()) value = 0;
-    }
-    if (!(value > 0) || value > 1e9) {
+    if (auto wire = hint_value(item, "throttle_mb_per_s=");
+        wire.has_value() && *wire > 0 && *wire <= 1e9) {
+      context->throttle_bytes_per_s = *wire * 1e6;
+    } else if (auto huge = hint_value(item, "huge_pages=");
+               huge.has_value() && (*huge == 0 || *huge == 1)) {
+      context->huge_pages = *huge == 1;
+    } else {
       return make_error(ALQ_INVALID_ARGUMENT,
-                        "hint \"{}\": the only hint is throttle_mb_per_s=N, N "
-                        "above 0",
+                        "hint \"{}\": known are throttle_mb_per_s=N, N above "
+                        "0, and huge_pages=0 or 1",
                         item);
     }
-    context->throttle_bytes_per_s = value * 1e6;
   }
   return {};
 }

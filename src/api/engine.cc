@@ -143,13 +143,6 @@ Status check_plan(const alq_plan_desc& d) {
                       "ALQ_STRATEGY_CUSTOM only, not with strategy {}",
                       d.param_axes, d.grad_axes, d.state_axes, d.strategy);
   }
-  if (d.progress != ALQ_PROGRESS_AUTO) {
-    return make_error(
-        ALQ_UNSUPPORTED,
-        "alq_plan_desc.progress {}: the progress thread belongs to "
-        "the context; choose it in alq_open_desc",
-        d.progress);
-  }
   constexpr uint32_t kPhases =
       ALQ_PHASE_TRAIN | ALQ_PHASE_EVAL | ALQ_PHASE_HOLD_ALL;
   if ((d.phases & ~kPhases) != 0 || d.microbatches < 0 ||

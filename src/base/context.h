@@ -21,6 +21,8 @@ struct Context {
   double time_scale = 1;                 // multiplies every detector constant
   // Makes queued operations as slow as such a wire; 0: off.
   double throttle_bytes_per_s = 0;
+  // Large private buffers that peers read may be moved to huge pages.
+  bool huge_pages = true;
   LogRing log;
   Faults faults;
 

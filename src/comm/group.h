@@ -23,6 +23,10 @@ enum class CollKind : int32_t {
   kReduceScatter,
   kBroadcast,
   kAllToAll,
+  kAllToAllV,
+  kGather,
+  kScatter,
+  kReduce,
   kBarrier,
   kSend,
   kRecv,
@@ -30,14 +34,30 @@ enum class CollKind : int32_t {
 
 const char* coll_name(CollKind kind);
 
+inline bool is_reduction(CollKind kind) {
+  return kind == CollKind::kAllReduce || kind == CollKind::kReduceScatter ||
+         kind == CollKind::kReduce;
+}
+// Has a root.
+inline bool is_rooted(CollKind kind) {
+  return kind == CollKind::kBroadcast || kind == CollKind::kGather ||
+         kind == CollKind::kScatter || kind == CollKind::kReduce;
+}
+// Between two ranks: `root` is the other one.
+inline bool is_pair(CollKind kind) {
+  return kind == CollKind::kSend || kind == CollKind::kRecv;
+}
+
 // One collective call.  counts empty: `count` for every rank; else one entry
-// per rank (gather and scatter), valid for the call.
+// per rank (gathers and scatters), valid for the call.
 struct Coll {
   CollKind kind = CollKind::kBarrier;
   const void* src = nullptr;
   void* dst = nullptr;
   int64_t count = 0;
   std::span<const int64_t> counts = {};
+  // All-to-all-v: `counts` go to the ranks, these come from them.
+  std::span<const int64_t> recv_counts = {};
   Dtype dtype = ALQ_U8;
   // Reductions: dtype of dst; 0 is `dtype`.  Half types are summed in f32; an
   // f32 dst then receives the sum unrounded.

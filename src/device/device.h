@@ -40,6 +40,15 @@ class Memory {
   int64_t bytes_ = 0;
 };
 
+// Whether a thread runs queued operations while the caller computes, and why.
+struct Progress {
+  bool on = false;
+  // The measured part of a copy that it hides, -1: not measured; and the least
+  // at which it pays.
+  double hidden = -1, least_hidden = 0;
+  const char* why = "";
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -63,6 +72,10 @@ class Device {
   // Runs a kernel on the stream; args is copied (args_bytes <= 256).
   virtual Status launch(Stream* stream, kernels::OpCode op, const void* args,
                         size_t args_bytes) = 0;
+
+  // ALQ_PROGRESS_*: AUTO decides, measuring if need be; ON and OFF obey, unless
+  // the context was opened with the contrary.
+  virtual Result<Progress> set_progress(int32_t want, Deadline deadline) = 0;
 
   // Zeroed, 4096-byte aligned, pages touched, huge pages where possible.
   virtual Result<std::unique_ptr<Memory>> allocate(int64_t bytes,

@@ -103,10 +103,10 @@ Status Engine::compare_plans() {
                   plan_.prefetch, plan_.max_open, plan_.defer, plan_.map,
                   plan_.desc.nesting == nullptr ? "" : plan_.desc.nesting,
                   config_.accumulate_fast);
-  text += fmt::format(" {} {} {} {} {} {} {} {}", plan_.desc.memory,
-                      plan_.desc.phases, plan_.desc.reshard, config_.grad_dtype,
-                      config_.accumulate_dtype, config_.master_dtype,
-                      config_.loss_scale, config_.poison);
+  text += fmt::format(" {} {} {} {} {} {} {} {} {}", plan_.desc.progress,
+                      plan_.desc.memory, plan_.desc.phases, plan_.desc.reshard,
+                      config_.grad_dtype, config_.accumulate_dtype,
+                      config_.master_dtype, config_.loss_scale, config_.poison);
   text +=
       fmt::format(" {} {} {}", plan_.placement.shard_params,
                   plan_.placement.shard_grads, plan_.placement.shard_states);
@@ -216,6 +216,7 @@ Status Engine::commit(void* slab) {
     arrays.betas.assign(unit.params.size(), 0);
     views_.push_back(std::move(arrays));
   }
+  ALQ_TRY(choose_progress());
   committed_ = true;
   return param_touch();
 }
@@ -273,6 +274,9 @@ std::string Engine::report() const {
     j["order_repairs"] = core_->repairs();
     j["prefetches"] = core_->prefetches();
     j["peak_bytes"] = plan_.total_bytes();
+    j["progress_thread"] = progress_.on;
+    j["progress_reason"] = progress_.why;
+    if (progress_.hidden >= 0) j["progress_hidden"] = progress_.hidden;
   }
   return j.dump(2);
 }

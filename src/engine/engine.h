@@ -85,6 +85,7 @@ class Engine {
   Deadline deadline() const { return context_->deadline(0); }
   Status make_groups();
   Status compare_plans();
+  Status choose_progress();  // progress.cc
   Status need_committed(const char* call) const;
   Status check_unit(int64_t unit) const;
   Status check_param(int64_t param) const;
@@ -130,6 +131,7 @@ class Engine {
   Plan plan_;
   bool planned_ = false, committed_ = false, closed_ = false;
   DataGroups groups_;
+  Progress progress_;
   trace::Recorder recorder_;
   std::vector<int32_t> unit_names_;  // in the recorder
   // Open compute span per unit and pass, or null.

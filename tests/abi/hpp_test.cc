@@ -93,6 +93,23 @@ BOOST_AUTO_TEST_CASE(collectives_of_three_ranks) {
     std::vector<int32_t> out = {10 * me, 10 * me + 1, 10 * me + 2}, in(3);
     world.all_to_all<int32_t>(out, in);
     require(in == std::vector<int32_t>({me, 10 + me, 20 + me}), "all_to_all");
+
+    // Rank r sends r + 1 elements to each.
+    std::vector<int64_t> send(3, me + 1), recv = {1, 2, 3};
+    std::vector<int32_t> lent(static_cast<size_t>(3 * (me + 1)), me), from(6);
+    world.all_to_all_v<int32_t>(lent, send, from, recv);
+    require(from == std::vector<int32_t>({0, 1, 1, 2, 2, 2}), "all_to_all_v");
+
+    std::vector<int32_t> own = {me, 2 * me}, whole(me == 1 ? 6 : 0);
+    world.gather<int32_t>(own, whole, 1);
+    require(me != 1 || whole == std::vector<int32_t>({0, 0, 1, 2, 2, 4}),
+            "gather");
+    std::vector<int32_t> back(2);
+    world.scatter<int32_t>(whole, back, 1);
+    require(back == own, "scatter");
+    std::vector<int32_t> total(me == 2 ? 2 : 0);
+    world.reduce<int32_t>(own, total, 2);
+    require(me != 2 || total == std::vector<int32_t>({3, 6}), "reduce");
     world.barrier();
     require(world.stats().ops > 0, "stats");
   });

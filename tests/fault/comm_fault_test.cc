@@ -33,7 +33,9 @@ Coll coll_of(CollKind kind, int64_t count, const float* src, float* dst,
 
 const CollKind kKinds[] = {CollKind::kAllReduce,     CollKind::kAllGather,
                            CollKind::kReduceScatter, CollKind::kBroadcast,
-                           CollKind::kAllToAll,      CollKind::kBarrier};
+                           CollKind::kAllToAll,      CollKind::kBarrier,
+                           CollKind::kGather,        CollKind::kScatter,
+                           CollKind::kReduce,        CollKind::kAllToAllV};
 
 // A survivor: its first failing call names the culprit, in time; the next one
 // says the group is poisoned and repeats the cause.
@@ -73,10 +75,12 @@ void until_failure(Rank& rank, CollKind kind, int64_t count,
   if (!has_group(rank)) return;
   std::vector<float> src(static_cast<size_t>(count * rank.size), 1);
   std::vector<float> dst(static_cast<size_t>(count * rank.size));
+  const std::vector<int64_t> counts(static_cast<size_t>(rank.size), count);
   int64_t start = now_ns();
   Status status;
   for (int i = 0; i < 50 && status.ok(); ++i) {
     Coll coll = coll_of(kind, count, src.data(), dst.data(), 0);
+    if (kind == CollKind::kAllToAllV) coll.counts = coll.recv_counts = counts;
     start = now_ns();
     status = rank.group->issue(coll, nullptr, nullptr);
   }
@@ -151,8 +155,12 @@ BOOST_AUTO_TEST_CASE(a_rank_that_never_comes_is_named_at_the_deadline) {
         }
         std::vector<float> src(6000, 1), dst(6000);
         int64_t start = now_ns();
-        Status status = rank.group->issue(
-            coll_of(coll, 2000, src.data(), dst.data(), 0), nullptr, nullptr);
+        Coll call = coll_of(coll, 2000, src.data(), dst.data(), 0);
+        const std::vector<int64_t> counts(3, 2000);
+        if (coll == CollKind::kAllToAllV) {
+          call.counts = call.recv_counts = counts;
+        }
+        Status status = rank.group->issue(call, nullptr, nullptr);
         expect_failure(rank, *rank.group, status, 1, ALQ_DEADLINE_EXCEEDED,
                        start, 1500);
         rank.check(status.message().find(coll_name(coll)) != std::string::npos,

@@ -113,7 +113,7 @@ class Counting(unittest.TestCase):
                   encoding="ascii") as file:
             file.write("\n".join(lines) + "\n")
         build = os.path.join(scratch.name, "build")
-        subprocess.run(["cmake", "-S", scratch.name, "-B", build],
+        subprocess.run(["cmake", "-G", "Ninja", "-S", scratch.name, "-B", build],
                        check=True, capture_output=True)
         return build
 

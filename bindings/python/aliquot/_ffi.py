@@ -612,6 +612,53 @@ FUNCTIONS = {
         POINTER(c_void_p),  # work
         POINTER(alq_error),  # err
     ]),
+    "alq_group_all_to_all_v": (c_int32, [
+        c_void_p,  # group
+        c_void_p,  # src
+        POINTER(c_int64),  # send_counts
+        c_void_p,  # dst
+        POINTER(c_int64),  # recv_counts
+        c_int32,  # dtype
+        POINTER(alq_stream),  # stream
+        POINTER(c_void_p),  # work
+        POINTER(alq_error),  # err
+    ]),
+    "alq_group_reduce": (c_int32, [
+        c_void_p,  # group
+        c_void_p,  # src
+        c_void_p,  # dst
+        c_int64,  # count
+        c_int32,  # dtype
+        c_int32,  # op
+        c_int32,  # root
+        POINTER(alq_stream),  # stream
+        POINTER(c_void_p),  # work
+        POINTER(alq_error),  # err
+    ]),
+    "alq_group_gather": (c_int32, [
+        c_void_p,  # group
+        c_void_p,  # src
+        c_void_p,  # dst
+        c_int64,  # count
+        POINTER(c_int64),  # counts
+        c_int32,  # dtype
+        c_int32,  # root
+        POINTER(alq_stream),  # stream
+        POINTER(c_void_p),  # work
+        POINTER(alq_error),  # err
+    ]),
+    "alq_group_scatter": (c_int32, [
+        c_void_p,  # group
+        c_void_p,  # src
+        c_void_p,  # dst
+        c_int64,  # count
+        POINTER(c_int64),  # counts
+        c_int32,  # dtype
+        c_int32,  # root
+        POINTER(alq_stream),  # stream
+        POINTER(c_void_p),  # work
+        POINTER(alq_error),  # err
+    ]),
     "alq_group_barrier": (c_int32, [
         c_void_p,  # group
         POINTER(alq_stream),  # stream

@@ -18,6 +18,10 @@ const Algorithm& algorithm(CollKind kind) {
     case CollKind::kAllGather: return kAllGatherAlgorithm;
     case CollKind::kBroadcast: return kBroadcastAlgorithm;
     case CollKind::kAllToAll: return kAllToAllAlgorithm;
+    case CollKind::kAllToAllV: return kAllToAllVAlgorithm;
+    case CollKind::kGather: return kGatherAlgorithm;
+    case CollKind::kScatter: return kScatterAlgorithm;
+    case CollKind::kReduce: return kReduceAlgorithm;
     default: return kBarrierAlgorithm;
   }
 }

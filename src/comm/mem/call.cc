@@ -32,16 +32,20 @@ void seal_call(Call* call, std::span<const int64_t> counts) {
 std::string call_text(const Call& call) {
   auto kind = static_cast<CollKind>(call.kind);
   if (kind == CollKind::kBarrier) return "barrier()";
+  // The counts of all_to_all_v are compared pair by pair.
+  if (kind == CollKind::kAllToAllV) {
+    return fmt::format("all_to_all_v({})", dtype_name(call.dtype));
+  }
   std::string text = fmt::format("{}({} x {}", coll_name(kind), call.count,
                                  dtype_name(call.dtype));
-  if (kind == CollKind::kAllReduce || kind == CollKind::kReduceScatter) {
+  if (is_reduction(kind)) {
     text += fmt::format(", {}", op_name(call.op));
     if (call.out_dtype != call.dtype) {
       text += fmt::format(" to {}", dtype_name(call.out_dtype));
     }
     if ((call.flags & kCallAccumulate) != 0) text += ", accumulate";
   }
-  if (kind == CollKind::kBroadcast) text += fmt::format(", root {}", call.root);
+  if (is_rooted(kind)) text += fmt::format(", root {}", call.root);
   if ((call.flags & kCallInternal) != 0) text += ", inside split or allocate";
   return text + ")";
 }

@@ -1,13 +1,37 @@
 // Where an operation's data lies: announced to peers, found at peers.
+#include <cstring>
+
 #include "comm/mem/coll_op.h"
+#include "comm/mem/staged.h"
 
 namespace aliquot::mem {
 
-void CollOp::locate() {
-  bool is_root = coll.kind != CollKind::kBroadcast || coll.root == me;
-  int64_t bytes = coll.kind == CollKind::kAllGather ? part_count(me) * in_size
-                                                    : part_total() * in_size;
+int64_t CollOp::readable_bytes() const {
+  bool all_at_root =
+      coll.kind == CollKind::kBroadcast || coll.kind == CollKind::kScatter;
+  if (all_at_root) return me == coll.root ? part_total() * in_size : 0;
+  bool own_part =
+      coll.kind == CollKind::kAllGather || coll.kind == CollKind::kGather;
+  return (own_part ? part_count(me) : part_total()) * in_size;
+}
+
+// all_to_all_v: the counts, and the data if it fits behind them.
+void CollOp::announce_pairs() {
   Slot& slot = core.control.slot(me, number);
+  std::memcpy(slot.payload, coll.counts.data(), coll.counts.size_bytes());
+  auto header = static_cast<int64_t>(coll.counts.size_bytes());
+  int64_t bytes = readable_bytes();
+  if (bytes == 0 || bytes > kInlineBytes - header) return;
+  counted_copy(*this, slot.payload + header, coll.src, bytes, false);
+  slot.src = {};
+  slot.src.kind = kInSlot;
+  slot.src.bytes = bytes;
+}
+
+void CollOp::locate() {
+  Slot& slot = core.control.slot(me, number);
+  const bool asks =
+      !core.one_process && core.world->cma && core.world->context->huge_pages;
   auto fill = [&](const void* data, int64_t n, std::shared_ptr<Segment>* hold) {
     Location at{};
     if (n == 0) return at;
@@ -16,7 +40,10 @@ void CollOp::locate() {
     at.address = reinterpret_cast<uint64_t>(data);
     at.bytes = n;
     *hold = core.world->segments->find(data, n);
-    if (*hold == nullptr) return at;
+    if (*hold == nullptr) {
+      if (asks) counts.syscalls += core.world->huge_pages.comes(data, n);
+      return at;
+    }
     const SegmentRef& ref = (*hold)->ref();
     at.kind = kInSegment;
     at.pid = ref.pid;  // who made it: not this rank if it is common memory
@@ -26,7 +53,7 @@ void CollOp::locate() {
     at.offset = static_cast<const std::byte*>(data) - (*hold)->data();
     return at;
   };
-  slot.src = fill(coll.src, is_root ? bytes : 0, &src_segment_);
+  slot.src = fill(coll.src, readable_bytes(), &src_segment_);
   bool exposes_dst = coll.kind == CollKind::kAllReduce;
   int64_t dst_bytes = part_total() * out_size;
   slot.dst =
@@ -42,6 +69,10 @@ Status CollOp::resolve(Location Slot::*which) {
     }
     const Location at = slot(q).*which;
     if (at.kind == kNowhere) continue;
+    if (at.kind == kInSlot) {
+      base[q] = slot(q).payload + size * int64_t{sizeof(int64_t)};
+      continue;
+    }
     if (core.pid(q) == core.pid(me)) {
       base[q] = reinterpret_cast<const std::byte*>(at.address);
     } else if (at.kind == kInSegment) {

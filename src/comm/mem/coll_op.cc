@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/mem/algorithms.h"
 #include "comm/mem/call.h"
 #include "comm/mem/poison.h"
 
@@ -17,10 +18,6 @@ constexpr int64_t kStageCopies = int64_t{128} << 10;
 // How long a failed operation waits for threads of its own process that still
 // read its memory; they stop at the next block.
 constexpr int64_t kDyingNs = 1'000'000'000;
-
-bool reduces(CollKind kind) {
-  return kind == CollKind::kAllReduce || kind == CollKind::kReduceScatter;
-}
 
 }  // namespace
 
@@ -41,19 +38,24 @@ CollOp::CollOp(GroupCore& group_core, std::shared_ptr<GroupCore> keep,
     std::copy(c.counts.begin(), c.counts.end(), own_counts_);
     coll.counts = {own_counts_, c.counts.size()};
   }
+  if (!c.recv_counts.empty()) {
+    std::copy(c.recv_counts.begin(), c.recv_counts.end(), own_recv_counts_);
+    coll.recv_counts = {own_recv_counts_, c.recv_counts.size()};
+  }
   if (c.kind == CollKind::kAllReduce) {
     // Chunks begin on cache lines.
     chunk_ = ((c.count + size - 1) / size + 63) / 64 * 64;
   }
   describe();
   int64_t payload = part_total() * in_size;
-  if (c.kind == CollKind::kAllGather) {
+  if (c.kind == CollKind::kAllGather || c.kind == CollKind::kGather) {
     payload = 0;
     for (int32_t q = 0; q < size; ++q) {
       payload = std::max(payload, part_count(q) * in_size);
     }
   }
-  inlined_ = payload <= kInlineBytes && size > 1;
+  inlined_ =
+      payload <= kInlineBytes && size > 1 && c.kind != CollKind::kAllToAllV;
 }
 
 CollOp::~CollOp() {
@@ -71,6 +73,8 @@ int64_t CollOp::part_begin(int32_t q) const {
     return std::min(q * chunk_, coll.count);
   }
   if (coll.kind == CollKind::kBroadcast) return q == 0 ? 0 : coll.count;
+  // The root owns all of it.
+  if (coll.kind == CollKind::kReduce) return q <= coll.root ? 0 : coll.count;
   if (coll.counts.empty()) return q * coll.count;
   int64_t begin = 0;
   for (int32_t i = 0; i < q; ++i) begin += coll.counts[static_cast<size_t>(i)];
@@ -78,7 +82,7 @@ int64_t CollOp::part_begin(int32_t q) const {
 }
 
 int64_t CollOp::part_count(int32_t q) const {
-  if (coll.kind == CollKind::kAllReduce) {
+  if (coll.kind == CollKind::kAllReduce || coll.kind == CollKind::kReduce) {
     return part_begin(q + 1) - part_begin(q);
   }
   if (coll.counts.empty()) return coll.count;
@@ -90,9 +94,13 @@ void CollOp::describe() {
   call_.kind = static_cast<int32_t>(coll.kind);
   call_.dtype = coll.dtype;
   call_.out_dtype = coll.out_dtype;
-  call_.op = reduces(coll.kind) ? coll.op : 0;
-  call_.root = coll.kind == CollKind::kBroadcast ? coll.root : 0;
+  call_.op = is_reduction(coll.kind) ? coll.op : 0;
+  call_.root = is_rooted(coll.kind) ? coll.root : 0;
   call_.flags = flags_;
+  if (coll.kind == CollKind::kAllToAllV) {  // counts differ between ranks
+    seal_call(&call_, {});
+    return;
+  }
   call_.count = coll.counts.empty() ? coll.count : part_total();
   seal_call(&call_, coll.counts);
 }
@@ -103,16 +111,10 @@ void CollOp::announce() {
   Slot& slot = core.control.slot(me, number);
   slot.call = call_;
   if (inlined_) {
-    bool has_payload = coll.kind != CollKind::kBroadcast || coll.root == me;
-    int64_t bytes = coll.kind == CollKind::kAllGather ? part_count(me) * in_size
-                                                      : part_total() * in_size;
-    if (has_payload && bytes > 0) {
-      std::memcpy(slot.payload, coll.src, static_cast<size_t>(bytes));
-      counts.bytes_read += bytes;
-      counts.bytes_written += bytes;
-    }
+    counted_copy(*this, slot.payload, coll.src, readable_bytes(), false);
   } else {
     locate();
+    if (coll.kind == CollKind::kAllToAllV) announce_pairs();
   }
   slot.seq.store(number);
   counts.syscalls += core.ring_peers();
@@ -134,6 +136,9 @@ Step CollOp::step(bool slow) {
     if (!reached(nullptr, number)) return waiting(slow);
     Status status = core.world->context->faults.point("coll.posted");
     if (status.ok()) status = compare();
+    if (status.ok() && coll.kind == CollKind::kAllToAllV) {
+      status = compare_pairs(*this);
+    }
     if (!status.ok()) return fail(std::move(status));
     Step step = choose();
     if (step == Step::kFailed) return dying();
@@ -218,13 +223,15 @@ Step CollOp::choose() {
         slot(q).src.kind == kPrivate || slot(q).dst.kind == kPrivate;
   }
   bool small = part_total() * in_size <=
-               (reduces(coll.kind) ? kStageSums : kStageCopies);
+               (is_reduction(coll.kind) ? kStageSums : kStageCopies);
+  // Ranks must choose alike, and here their sizes differ.
+  if (coll.kind == CollKind::kAllToAllV) small = false;
   if (foreign_private && (small || !core.world->cma)) {
     run_ = chosen.staged;
     return Step::kProgress;
   }
   run_ = chosen.direct;
-  bool read_by_peers = coll.kind != CollKind::kBroadcast || coll.root == me;
+  bool read_by_peers = readable_bytes() > 0;
   drain_ = size > 1 && read_by_peers &&
            (coll.kind == CollKind::kAllReduce || !coll.source_stable);
   core.world->maps.enter();

@@ -102,6 +102,9 @@ class CollOp : public Op {
   Status slow_checks();
   bool awaits(int32_t q) const;
   void locate();
+  // Bytes of this rank's src that peers may read.
+  int64_t readable_bytes() const;
+  void announce_pairs();
 
   const std::shared_ptr<GroupCore> keep_;
   const std::shared_ptr<WorkState> work_;
@@ -118,7 +121,7 @@ class CollOp : public Op {
   uint64_t awaited_value_ = 0;
   Call call_;
   Status status_;
-  int64_t own_counts_[kMaxRanks];
+  int64_t own_counts_[kMaxRanks], own_recv_counts_[kMaxRanks];
 };
 
 }  // namespace aliquot::mem

@@ -42,10 +42,6 @@ class MemWork : public Work {
   const std::shared_ptr<Runner> runner_;
 };
 
-bool is_pair(CollKind kind) {
-  return kind == CollKind::kSend || kind == CollKind::kRecv;
-}
-
 uint64_t take_number(GroupCore& core, const Coll& coll) {
   if (!is_pair(coll.kind)) return core.issued.fetch_add(1) + 1;
   PairTurns& pair = core.pairs[static_cast<size_t>(coll.root)];

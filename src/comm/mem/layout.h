@@ -53,7 +53,7 @@ struct Location {
   uint64_t address;               // in the owner's address space
   int64_t bytes;
 };
-enum LocationKind : uint32_t { kNowhere, kInSegment, kPrivate };
+enum LocationKind : uint32_t { kNowhere, kInSegment, kPrivate, kInSlot };
 
 struct alignas(64) Slot {
   std::atomic<uint64_t> seq{0};

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <limits>
+#include <span>
 
 #include "comm/mem/group.h"
 
@@ -22,30 +23,55 @@ Range range(const void* data, int64_t bytes) {
   return {reinterpret_cast<uintptr_t>(data), bytes};
 }
 
+// So that their bytes can be counted.
+constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 16;
+
+Status bad_count(const GroupCore& core, const char* name, int64_t count) {
+  return make_error(ALQ_INVALID_ARGUMENT,
+                    "{} on group \"{}\": count {} is negative or too large",
+                    name, core.name, count);
+}
+
+// Adds counts up; refuses negative ones and sums that bytes could overflow.
+Status add_counts(const GroupCore& core, const char* name,
+                  std::span<const int64_t> counts, int64_t* total) {
+  *total = 0;
+  for (int64_t count : counts) {
+    if (count < 0 || count > kMostElements - *total) {
+      return bad_count(core, name, count);
+    }
+    *total += count;
+  }
+  return {};
+}
+
+bool has_parts(CollKind kind) {
+  return kind == CollKind::kAllGather || kind == CollKind::kReduceScatter ||
+         kind == CollKind::kGather || kind == CollKind::kScatter ||
+         kind == CollKind::kAllToAll || kind == CollKind::kAllToAllV;
+}
+
+// *total: elements of the larger buffer; of src for all_to_all_v.
 Status check_counts(const GroupCore& core, const Coll& coll, int64_t* total) {
   const char* name = coll_name(coll.kind);
-  bool scatters = coll.kind == CollKind::kAllGather ||
-                  coll.kind == CollKind::kReduceScatter;
-  if (!coll.counts.empty() &&
-      (!scatters || coll.counts.size() != static_cast<size_t>(core.size))) {
+  const auto size = static_cast<size_t>(core.size);
+  const bool pairs = coll.kind == CollKind::kAllToAllV;
+  const bool uneven = has_parts(coll.kind) && coll.kind != CollKind::kAllToAll;
+  for (size_t given : {coll.counts.size(), coll.recv_counts.size()}) {
+    bool fits = given == size && (uneven || pairs);
+    if (given == 0 ? !pairs : fits) continue;
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} on group \"{}\": {} counts given, the group has {} "
                       "ranks",
-                      name, core.name, coll.counts.size(), core.size);
+                      name, core.name, given, size);
   }
-  bool all_parts = scatters || coll.kind == CollKind::kAllToAll;
-  const int64_t limit = std::numeric_limits<int64_t>::max() / 16;
-  *total = 0;
-  for (int32_t q = 0; q < core.size; ++q) {
-    int64_t count =
-        coll.counts.empty() ? coll.count : coll.counts[static_cast<size_t>(q)];
-    if (count < 0 || count > limit - *total) {
-      return make_error(ALQ_INVALID_ARGUMENT,
-                        "{} on group \"{}\": count {} is negative or too large",
-                        name, core.name, count);
-    }
-    if (all_parts || q == 0) *total += count;
+  ALQ_TRY(add_counts(core, name, coll.recv_counts, total));
+  if (!coll.counts.empty()) return add_counts(core, name, coll.counts, total);
+  const int64_t parts = has_parts(coll.kind) ? core.size : 1;
+  if (coll.count < 0 || coll.count > kMostElements / parts) {
+    return bad_count(core, name, coll.count);
   }
+  *total = coll.count * parts;
   return {};
 }
 
@@ -111,6 +137,7 @@ Extent extent(const GroupCore& core, const Coll& coll, int64_t total) {
   const auto* src = static_cast<const std::byte*>(coll.src);
   auto* dst = static_cast<std::byte*>(coll.dst);
   const int64_t mine = count_of(core.rank);
+  const bool root = is_rooted(coll.kind) && core.rank == coll.root;
   switch (coll.kind) {
     case CollKind::kAllReduce:
       return {range(src, total * in), range(dst, total * out),
@@ -126,6 +153,20 @@ Extent extent(const GroupCore& core, const Coll& coll, int64_t total) {
               range(dst, total * in), dst};
     case CollKind::kAllToAll:
       return {range(src, total * in), range(dst, total * in), nullptr};
+    case CollKind::kAllToAllV: {
+      int64_t received = 0;
+      for (int64_t count : coll.recv_counts) received += count;
+      return {range(src, total * in), range(dst, received * in), nullptr};
+    }
+    case CollKind::kGather:
+      return {range(src, mine * in), range(dst, root ? total * in : 0),
+              root && dst != nullptr ? dst + before * in : nullptr};
+    case CollKind::kScatter:
+      return {range(src, root ? total * in : 0), range(dst, mine * in),
+              root && dst != nullptr ? dst - before * in : nullptr};
+    case CollKind::kReduce:
+      return {range(src, total * in), range(dst, root ? total * out : 0),
+              in == out ? dst : nullptr};
     case CollKind::kSend: return {range(src, total * in), {}, nullptr};
     case CollKind::kRecv: return {{}, range(dst, total * in), nullptr};
     default: return {};
@@ -156,8 +197,8 @@ Status normalize(const GroupCore& core, Coll* coll) {
         core.name,
         dtype_size(coll->dtype) == 0 ? coll->dtype : coll->out_dtype);
   }
-  bool pairs = coll->kind == CollKind::kSend || coll->kind == CollKind::kRecv;
-  bool rooted = pairs || coll->kind == CollKind::kBroadcast;
+  bool pairs = is_pair(coll->kind);
+  bool rooted = pairs || is_rooted(coll->kind);
   if (rooted && (coll->root < 0 || coll->root >= core.size ||
                  (pairs && coll->root == core.rank))) {
     return make_error(ALQ_INVALID_ARGUMENT,
@@ -168,9 +209,7 @@ Status normalize(const GroupCore& core, Coll* coll) {
   }
   int64_t total = 0;
   ALQ_TRY(check_counts(core, *coll, &total));
-  bool reduction = coll->kind == CollKind::kAllReduce ||
-                   coll->kind == CollKind::kReduceScatter;
-  if (reduction) {
+  if (is_reduction(coll->kind)) {
     ALQ_TRY(check_reduction(core, *coll));
   } else if (coll->out_dtype != coll->dtype || coll->accumulate) {
     return make_error(ALQ_INVALID_ARGUMENT,

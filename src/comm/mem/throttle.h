@@ -42,6 +42,17 @@ inline int64_t received_bytes(const Coll& coll, int32_t rank, int32_t size) {
     case CollKind::kReduceScatter: return (size - 1) * own * element;
     case CollKind::kAllReduce:
       return 2 * (size - 1) * coll.count * element / size;
+    case CollKind::kAllToAllV: {
+      int64_t received = 0;
+      for (int64_t count : coll.recv_counts) received += count;
+      received -= coll.recv_counts[static_cast<size_t>(rank)];
+      return received * element;
+    }
+    case CollKind::kGather:
+      return rank == coll.root ? (all - own) * element : 0;
+    case CollKind::kScatter: return rank == coll.root ? 0 : own * element;
+    case CollKind::kReduce:
+      return rank == coll.root ? (size - 1) * coll.count * element : 0;
     case CollKind::kAllToAll: return (size - 1) * coll.count * element;
     case CollKind::kBarrier: return 0;
     default: return coll.count * element;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/context.h"
+#include "comm/mem/huge_pages.h"
 #include "comm/mem/layout.h"
 #include "device/cpu/cpu_device.h"
 
@@ -60,6 +61,7 @@ struct World {
   Control control;
   bool cma = false;  // all ranks may read all others' memory
   PeerMaps maps;
+  HugePages huge_pages;
 
   // The groups of this rank that are alive, for abort.
   std::mutex groups_mutex;

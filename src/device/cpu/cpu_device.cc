@@ -82,6 +82,7 @@ const CpuEvent& cpu(const Event& event) {
 
 CpuDevice::CpuDevice(std::shared_ptr<Context> context, int32_t progress)
     : context_(std::move(context)),
+      progress_at_open_(progress),
       segments_(std::make_shared<SegmentTable>()),
       runner_(std::make_shared<Runner>(context_, progress)) {}
 

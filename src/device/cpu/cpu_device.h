@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "base/context.h"
 #include "device/cpu/runner.h"
@@ -26,6 +27,7 @@ class CpuDevice : public Device {
   Status pin(Stream& stream, std::shared_ptr<void> object) override;
   Status launch(Stream* stream, kernels::OpCode op, const void* args,
                 size_t args_bytes) override;
+  Result<Progress> set_progress(int32_t want, Deadline deadline) override;
   Result<std::unique_ptr<Memory>> allocate(int64_t bytes,
                                            std::string label) override;
 
@@ -36,8 +38,12 @@ class CpuDevice : public Device {
  private:
   // Waits until the queue has completed its operation `number`.
   Status wait_queue(Queue& queue, uint64_t number, Deadline deadline);
+  Result<Progress> decide_progress(Deadline deadline);
 
   const std::shared_ptr<Context> context_;
+  const int32_t progress_at_open_;
+  std::optional<Progress> decided_;  // by AUTO, once
+  std::mutex decided_mutex_;
   const std::shared_ptr<SegmentTable> segments_;
   const std::shared_ptr<Runner> runner_;
 };

@@ -27,12 +27,11 @@ Runner::Runner(std::shared_ptr<Context> context, int32_t progress)
   bool on = progress == ALQ_PROGRESS_ON ||
             (progress == ALQ_PROGRESS_AUTO &&
              online_cores() >= 2 * std::max(1, context_->local_size));
-  if (!on) return;
-  BlockSignals block;
-  thread_ = std::thread([this] { progress_loop(); });
+  set_progress_thread(on);
 }
 
 Runner::~Runner() {
+  std::lock_guard lock(thread_mutex_);
   if (!thread_.joinable()) return;
   if (fork_stamp() != stamp_) {
     // A forked child: there is no thread to join, and its handle must not be
@@ -40,6 +39,21 @@ Runner::~Runner() {
     new std::thread(std::move(thread_));
     return;
   }
+  end_progress_thread();
+}
+
+void Runner::set_progress_thread(bool on) {
+  std::lock_guard lock(thread_mutex_);
+  if (on == thread_.joinable()) return;
+  if (!on) return end_progress_thread();
+  BlockSignals block;
+  stop_.store(false);
+  thread_ = std::thread([this] { progress_loop(); });
+  has_thread_.store(true);
+}
+
+void Runner::end_progress_thread() {
+  has_thread_.store(false);
   stop_.store(true);
   work_word_.fetch_add(1);
   futex_wake_all(work_word_);

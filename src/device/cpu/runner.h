@@ -70,7 +70,9 @@ class Runner {
   // Runs every queue a little; true if any moved.
   bool run_queues(bool slow);
   bool busy() const { return pending_.load() != 0; }
-  bool has_progress_thread() const { return thread_.joinable(); }
+  // Starts or ends the progress thread.
+  void set_progress_thread(bool on);
+  bool has_progress_thread() const { return has_thread_.load(); }
 
   // For Queue.
   void add_pending() { pending_.fetch_add(1); }
@@ -81,6 +83,7 @@ class Runner {
   using Queues = std::vector<std::shared_ptr<Queue>>;
 
   void progress_loop();
+  void end_progress_thread();
   void sleep(Poll poll, int64_t ns, Step* step);
   Step poll_all(Poll poll, bool slow);
   std::shared_ptr<const Queues> queues();
@@ -97,7 +100,9 @@ class Runner {
   std::atomic<int64_t> pending_{0};
 
   const uint64_t stamp_ = fork_stamp();
+  std::mutex thread_mutex_;  // starting and ending it
   std::thread thread_;
+  std::atomic<bool> has_thread_{false};
   std::atomic<bool> stop_{false};
   std::atomic<uint32_t> work_word_{0};  // the progress thread sleeps here idle
   std::atomic<bool> thread_idle_{false};

@@ -8,6 +8,8 @@
 #include <numeric>
 #include <vector>
 
+#include "device/cpu/overlap.h"
+
 namespace aliquot {
 namespace {
 
@@ -132,6 +134,42 @@ BOOST_AUTO_TEST_CASE(the_progress_thread_runs_what_nobody_waits_for) {
   while (!dev->done(*event) && !deadline.passed()) usleep(100);
   BOOST_TEST(dev->done(*event));
   BOOST_TEST(to == 42);
+}
+
+BOOST_AUTO_TEST_CASE(the_progress_thread_comes_and_goes_under_load) {
+  auto dev = device(ALQ_PROGRESS_AUTO);
+  auto stream = *dev->create_stream("s");
+  std::atomic<bool> stop{false};
+  std::thread toggler([&] {
+    for (int i = 0; !stop.load(); ++i) {
+      dev->runner()->set_progress_thread(i % 2 == 0);
+    }
+  });
+  bool all = true;
+  for (int64_t i = 1; i <= 2000; ++i) {
+    int64_t to = 0;
+    kernels::CopyArgs copy{&to, &i, sizeof i};
+    all &= dev->launch(stream.get(), kernels::OpCode::kCopy, &copy, sizeof copy)
+               .ok() &&
+           dev->synchronize(*stream, soon()).ok() && to == i;
+  }
+  stop.store(true);
+  toggler.join();
+  BOOST_TEST(all);
+}
+
+BOOST_AUTO_TEST_CASE(overlap_is_measured_as_a_fraction) {
+  auto dev = device(ALQ_PROGRESS_ON);
+  auto times = measure_overlap(*dev, soon());
+  BOOST_REQUIRE(times.ok());
+  BOOST_TEST(times->compute > 0);
+  BOOST_TEST(times->copy > 0);
+  BOOST_TEST(times->both > 0);
+  BOOST_TEST((OverlapTimes{1, 2, 2}.hidden()) == 1);
+  BOOST_TEST((OverlapTimes{2, 1, 3}.hidden()) == 0);
+  BOOST_TEST((OverlapTimes{2, 1, 2.5}.hidden()) == 0.5);
+  BOOST_TEST((OverlapTimes{1, 1, 5}.hidden()) == 0);
+  BOOST_TEST(OverlapTimes{}.hidden() == 0);
 }
 
 BOOST_AUTO_TEST_CASE(many_threads_wait_and_enqueue) {
