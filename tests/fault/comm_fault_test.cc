@@ -1,106 +1,18 @@
-// Ranks that die, exit, stall or never come, placed by fault points in every
-// collective and in join, split and close: every other rank gets an error that
-// names the culprit, in time, and nothing is left behind.
+// Ranks that die, exit, stop or never come, placed by fault points in every
+// collective: every other rank gets an error that names the culprit, in time,
+// and nothing is left behind.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
+#include <thread>
 #include <vector>
 
-#include "support/ranks.h"
+#include "fault/failing.h"
 
 namespace aliquot::test {
 namespace {
-
-constexpr int64_t kMs = 1'000'000;
-// The thread sanitizer delays every exit by a second.
-constexpr int64_t kPromptMs = kThreadSanitizer ? 3000 : 1000;
-
-Deadline in_ms(int64_t ms) { return Deadline::after(ms * kMs); }
-
-Coll coll_of(CollKind kind, int64_t count, const float* src, float* dst,
-             int32_t root) {
-  Coll coll;
-  coll.kind = kind;
-  coll.dtype = ALQ_F32;
-  coll.count = count;
-  coll.src = src;
-  coll.dst = dst;
-  coll.root = root;
-  return coll;
-}
-
-const CollKind kKinds[] = {CollKind::kAllReduce,     CollKind::kAllGather,
-                           CollKind::kReduceScatter, CollKind::kBroadcast,
-                           CollKind::kAllToAll,      CollKind::kBarrier,
-                           CollKind::kGather,        CollKind::kScatter,
-                           CollKind::kReduce,        CollKind::kAllToAllV};
-
-// A survivor: its first failing call names the culprit, in time; the next one
-// says the group is poisoned and repeats the cause.
-void expect_failure(Rank& rank, Group& group, const Status& status,
-                    int32_t culprit, alq_status code, int64_t start,
-                    int64_t limit_ms) {
-  int64_t ms = (now_ns() - start) / kMs;
-  rank.check(status.code() == code,
-             fmt::format("code {} ({}), expected {}", status.code(),
-                         status.message(), code));
-  rank.check(status.rank() == culprit,
-             fmt::format("names rank {}: {}", status.rank(), status.message()));
-  std::string name = fmt::format("rank {}", culprit);
-  std::string names = fmt::format("rank(s) {}", culprit);
-  rank.check(status.message().find(name) != std::string::npos ||
-                 status.message().find(names) != std::string::npos,
-             "message without the rank: " + status.message());
-  rank.check(ms < limit_ms, fmt::format("took {} ms", ms));
-  Status later = group.issue(Coll{}, nullptr, nullptr);
-  rank.check(later.code() == ALQ_GROUP_POISONED, "later calls are refused");
-  rank.check(later.message().find(status.message()) != std::string::npos,
-             "later calls repeat the cause");
-  rank.check(later.rank() == culprit, "later calls name the culprit");
-  rank.check(group.status().message() == status.message(), "group status");
-}
-
-// The victim may die so early that the join of others already fails by name.
-bool has_group(Rank& rank) {
-  if (rank.group != nullptr) return true;
-  rank.check(rank.joined.rank() == 1, "join: " + rank.joined.message());
-  return false;
-}
-
-// Calls `kind` until it fails; rank 1 has a fault armed in the second call.
-void until_failure(Rank& rank, CollKind kind, int64_t count,
-                   alq_status code = ALQ_PEER_FAILED) {
-  if (!has_group(rank)) return;
-  std::vector<float> src(static_cast<size_t>(count * rank.size), 1);
-  std::vector<float> dst(static_cast<size_t>(count * rank.size));
-  const std::vector<int64_t> counts(static_cast<size_t>(rank.size), count);
-  int64_t start = now_ns();
-  Status status;
-  for (int i = 0; i < 50 && status.ok(); ++i) {
-    Coll coll = coll_of(kind, count, src.data(), dst.data(), 0);
-    if (kind == CollKind::kAllToAllV) coll.counts = coll.recv_counts = counts;
-    start = now_ns();
-    status = rank.group->issue(coll, nullptr, nullptr);
-  }
-  expect_failure(rank, *rank.group, status, 1, code, start, kPromptMs);
-}
-
-void check_survivors(const RanksResult& result, int32_t culprit,
-                     const std::string& what) {
-  BOOST_TEST(!result.timed_out, what);
-  BOOST_TEST(result.left_children == 0, what);
-  for (size_t q = 0; q < result.ranks.size(); ++q) {
-    const RankOutcome& rank = result.ranks[q];
-    if (static_cast<int32_t>(q) == culprit) {
-      BOOST_TEST(!rank.finished, what);
-      continue;
-    }
-    BOOST_TEST(rank.finished, what << ": rank " << q);
-    BOOST_TEST(rank.failures.empty(), what << ": " << rank.failures);
-  }
-}
 
 // Every collective, small and large, killed at each of its points.
 BOOST_AUTO_TEST_CASE(a_killed_rank_ends_every_collective) {
@@ -204,243 +116,67 @@ BOOST_AUTO_TEST_CASE(a_stopped_rank_is_named_at_the_deadline) {
   BOOST_TEST(result.ok(), result.text());
 }
 
-// send and recv with a peer that dies, leaves or does not come.
-BOOST_AUTO_TEST_CASE(pairs_fail_by_name_too) {
-  for (CollKind kind : {CollKind::kSend, CollKind::kRecv}) {
-    for (const char* action : {"kill", "leave", "late"}) {
-      auto result =
-          run_ranks(options(3, RankKind::kProcesses), [&](Rank& rank) {
-            std::string what = action;
-            if (rank.rank == 1) {
-              usleep(20'000);
-              if (what == "kill") raise(SIGKILL);
-              while (what == "late" && rank.shared(0).load() < 2) usleep(1000);
-              return;
-            }
-            rank.group->set_timeout_ns(what == "late" ? 100 * kMs : 5000 * kMs);
-            std::vector<float> x(2000, 1);
-            int64_t start = now_ns();
-            Status status = rank.group->issue(
-                coll_of(kind, 2000, x.data(), x.data(), 1), nullptr, nullptr);
-            expect_failure(
-                rank, *rank.group, status, 1,
-                what == "late" ? ALQ_DEADLINE_EXCEEDED : ALQ_PEER_FAILED, start,
-                1500);
-            rank.shared(0).fetch_add(1);
-          });
-      std::string name = fmt::format("{} {}", coll_name(kind), action);
-      if (std::string(action) == "kill") {
-        check_survivors(result, 1, name);
-      } else {
-        BOOST_TEST(result.ok(), name << ": " << result.text());
-      }
-    }
-  }
-}
-
-BOOST_AUTO_TEST_CASE(an_abort_wakes_everyone_with_its_reason) {
-  for (RankKind kind : kinds()) {
-    auto result = run_ranks(options(3, kind), [](Rank& rank) {
+// Long before the deadline of the operation.
+BOOST_AUTO_TEST_CASE(a_stopped_rank_is_found_by_the_watchdog) {
+  for (CollKind kind : kKinds) {
+    RanksOptions o = options(3, RankKind::kProcesses);
+    o.faults = "coll.posted:2@1=stop";
+    o.time_scale = 0.02;  // after 100 ms
+    auto result = run_ranks(o, [&](Rank& rank) {
+      rank.shared(10 + rank.rank).store(getpid());
       if (rank.rank == 1) {
-        usleep(30'000);
-        rank.group->abort(make_error(ALQ_ABORTED, "loss is not finite"));
+        Status status;
+        std::vector<float> x(60'000, 1), y(60'000);
+        const std::vector<int64_t> counts(3, 20'000);
+        for (int i = 0; i < 2 && status.ok(); ++i) {
+          Coll coll = coll_of(kind, 20'000, x.data(), y.data(), 0);
+          if (kind == CollKind::kAllToAllV) {
+            coll.counts = coll.recv_counts = counts;
+          }
+          status = rank.group->issue(coll, nullptr, nullptr);
+        }
+        // Continued later, it finds itself fenced, unless it was done.
+        rank.check(!rank.group->issue(Coll{}, nullptr, nullptr).ok(),
+                   "a stopped rank must not go on");
         return;
       }
-      int64_t start = now_ns();
-      Status status = rank.group->issue(Coll{}, nullptr, nullptr);
-      expect_failure(rank, *rank.group, status, 1, ALQ_ABORTED, start, 1000);
-      rank.check(
-          status.message().find("loss is not finite") != std::string::npos,
-          "repeats the reason");
-    });
-    BOOST_TEST(result.ok(), result.text());
-  }
-}
-
-BOOST_AUTO_TEST_CASE(a_rank_killed_in_join_is_named) {
-  for (int32_t victim : {0, 1}) {
-    RanksOptions o = options(3, RankKind::kProcesses);
-    o.faults = fmt::format("group.attach@{}=kill", victim);
-    o.deadline_ms = 3000;
-    auto result = run_ranks(o, [&](Rank& rank) {
-      rank.check(!rank.joined.ok(), "the join can not succeed");
-      rank.check(rank.joined.rank() == victim,
-                 fmt::format("names {}: {}", rank.joined.rank(),
-                             rank.joined.message()));
-      // A survivor that exits at once would be a second failure.
+      until_failure(rank, kind, 20'000);
+      rank.check(rank.group->status().message().find("has been stopped") !=
+                     std::string::npos,
+                 rank.group->status().message());
       rank.shared(0).fetch_add(1);
-      int64_t end = now_ns() + 3000 * kMs;
-      while (rank.shared(0).load() < 2 && now_ns() < end) usleep(1000);
+      if (rank.rank == 0) {
+        while (rank.shared(0).load() < 2) usleep(1000);
+        kill(static_cast<pid_t>(rank.shared(11).load()), SIGCONT);
+      }
     });
-    check_survivors(result, victim, "join");
+    BOOST_TEST(result.ok(), coll_name(kind) << ": " << result.text());
   }
 }
 
-BOOST_AUTO_TEST_CASE(a_rank_that_does_not_join_is_named) {
+BOOST_AUTO_TEST_CASE(a_rank_stopped_for_a_moment_goes_on) {
   RanksOptions o = options(3, RankKind::kProcesses);
-  o.faults = "group.attach@1=delay_ms/700";
-  o.deadline_ms = 200;
+  o.faults = "coll.posted:2@1=stop";
   auto result = run_ranks(o, [&](Rank& rank) {
-    if (rank.rank == 1) return;
-    rank.check(rank.joined.code() == ALQ_DEADLINE_EXCEEDED,
-               rank.joined.message());
-    rank.check(rank.joined.rank() == 1, rank.joined.message());
-  });
-  BOOST_TEST(result.ok(), result.text());
-}
-
-BOOST_AUTO_TEST_CASE(split_and_close_fail_by_name) {
-  struct Case {
-    const char* fault;
-    bool splits;
-  };
-  for (Case c :
-       {Case{"group.split@1=kill", true}, Case{"group.attach:2@1=kill", true},
-        Case{"group.close@1=kill", false}}) {
-    RanksOptions o = options(3, RankKind::kProcesses);
-    o.faults = c.fault;
-    auto result = run_ranks(o, [&](Rank& rank) {
-      if (!has_group(rank)) return;
-      int64_t start = now_ns();
-      Status status;
-      if (c.splits) {
-        status = rank.group->split(0, 0, "part", in_ms(4000)).status();
-      } else {
-        status = rank.group->close(in_ms(4000));
-      }
-      expect_failure(rank, *rank.group, status, 1, ALQ_PEER_FAILED, start,
-                     kPromptMs);
-    });
-    check_survivors(result, 1, c.fault);
-  }
-}
-
-// An attach that fails on one rank fails the split on all.
-BOOST_AUTO_TEST_CASE(a_failed_attach_fails_the_whole_split) {
-  RanksOptions o = options(3, RankKind::kProcesses);
-  o.faults = "group.attach:2@2=error";
-  auto result = run_ranks(o, [&](Rank& rank) {
-    Status status = rank.group->split(0, 0, "part", in_ms(4000)).status();
-    rank.check(status.code() == ALQ_INTERNAL && status.rank() == 2,
-               status.message());
-    rank.check_ok(rank.group->issue(Coll{}, nullptr, nullptr),
-                  "the parent is well");
-  });
-  BOOST_TEST(result.ok(), result.text());
-}
-
-// A rank killed while its peers wait for queued work, with a progress thread.
-BOOST_AUTO_TEST_CASE(queued_work_fails_by_name) {
-  for (int32_t progress : {ALQ_PROGRESS_OFF, ALQ_PROGRESS_ON}) {
-    RanksOptions o = options(3, RankKind::kProcesses);
-    o.faults = "coll.data:3@1=kill";
-    o.progress = progress;
-    auto result = run_ranks(o, [&](Rank& rank) {
-      if (!has_group(rank)) return;
-      auto stream = *rank.device->create_stream("s");
-      std::vector<std::vector<float>> data(6, std::vector<float>(5000, 1));
-      std::vector<std::shared_ptr<Work>> works(6);
-      for (size_t i = 0; i < 6; ++i) {
-        Coll coll = coll_of(CollKind::kAllReduce, 5000, data[i].data(),
-                            data[i].data(), 0);
-        // Refused once the group has failed.
-        Status status = rank.group->issue(coll, stream.get(), &works[i]);
-        if (!status.ok()) rank.check(status.rank() == 1, status.message());
-      }
-      int failed = 0;
-      for (auto& work : works) {
-        Status status = work ? work->wait(in_ms(3000)) : Status();
-        failed += !status.ok();
-        if (!status.ok()) rank.check(status.rank() == 1, status.message());
-      }
-      Status sync = rank.device->synchronize(*stream, in_ms(3000));
-      rank.check(failed == 0 || sync.rank() == 1,
-                 "the stream reports it: " + sync.message());
-      rank.check(!rank.group->status().ok(), "the group has failed");
-    });
-    check_survivors(result, 1, "queued");
-  }
-}
-
-// A short wait for a work handle gives up, not the operation.
-BOOST_AUTO_TEST_CASE(a_short_wait_for_a_work_leaves_the_group_well) {
-  auto result = run_ranks(options(2, RankKind::kThreads), [](Rank& rank) {
-    if (rank.rank == 1) {
-      while (rank.shared(0).load() == 0) usleep(1000);
-      rank.check_ok(rank.group->issue(Coll{}, nullptr, nullptr), "late");
-      return;
-    }
-    auto stream = *rank.device->create_stream("s");
-    std::shared_ptr<Work> work;
-    rank.check_ok(rank.group->issue(Coll{}, stream.get(), &work), "issue");
-    Status status = work->wait(in_ms(50));
-    rank.check(status.code() == ALQ_DEADLINE_EXCEEDED, status.message());
-    rank.check(!work->done(), "the operation goes on");
-    rank.shared(0).store(1);
-    rank.check_ok(work->wait(in_ms(3000)), "second wait");
-  });
-  BOOST_TEST(result.ok(), result.text());
-}
-
-// Queued work has the group's deadline, which names who is missing.
-BOOST_AUTO_TEST_CASE(queued_work_ends_at_the_groups_deadline) {
-  auto result = run_ranks(options(2, RankKind::kThreads), [](Rank& rank) {
-    if (rank.rank == 1) {
-      while (rank.shared(0).load() == 0) usleep(1000);
-      return;
-    }
-    rank.group->set_timeout_ns(100 * kMs);
-    auto stream = *rank.device->create_stream("s");
-    std::shared_ptr<Work> work;
-    rank.check_ok(rank.group->issue(Coll{}, stream.get(), &work), "issue");
-    int64_t start = now_ns();
-    Status status = work->wait(in_ms(3000));
-    expect_failure(rank, *rank.group, status, 1, ALQ_DEADLINE_EXCEEDED, start,
-                   1500);
-    rank.shared(0).store(1);
-  });
-  BOOST_TEST(result.ok(), result.text());
-}
-
-// A forked child may not use its parent's group and does not harm it.
-BOOST_AUTO_TEST_CASE(a_forked_child_is_refused) {
-  auto result = run_ranks(options(2, RankKind::kProcesses), [](Rank& rank) {
+    rank.shared(10 + rank.rank).store(getpid());
+    std::thread waker;
     if (rank.rank == 0) {
-      pid_t child = fork();
-      if (child == 0) {
-        Status status = rank.group->issue(Coll{}, nullptr, nullptr);
-        bool good = status.code() == ALQ_FAILED_PRECONDITION;
-        rank.group->abort(make_error(ALQ_ABORTED, "from the child"));
-        rank.group.reset();
-        rank.device.reset();
-        _exit(good ? 0 : 1);
-      }
-      int status = 0;
-      rank.check(waitpid(child, &status, 0) == child && status == 0,
-                 "the child was refused");
+      waker = std::thread([&] {
+        while (rank.shared(11).load() == 0 || rank.shared(0).load() == 0) {
+          usleep(1000);
+        }
+        usleep(300'000);
+        kill(static_cast<pid_t>(rank.shared(11).load()), SIGCONT);
+      });
     }
-    rank.check_ok(rank.group->issue(Coll{}, nullptr, nullptr),
-                  "the parent's group is well");
-    rank.check_ok(rank.group->close(in_ms(3000)), "close");
-  });
-  BOOST_TEST(result.ok(), result.text());
-}
-
-// Memory of a rank that failed is not read after its call returned.
-BOOST_AUTO_TEST_CASE(threads_stop_reading_before_the_owner_returns) {
-  auto result = run_ranks(options(3, RankKind::kThreads), [](Rank& rank) {
-    for (int i = 0; i < 20 && rank.group->status().ok(); ++i) {
-      std::vector<float> x(400'000, 1), y(400'000);
-      Coll coll = coll_of(CollKind::kAllReduce, 400'000, x.data(), y.data(), 0);
-      if (rank.rank == 1 && i == 5) {
-        rank.group->abort(make_error(ALQ_ABORTED, "enough"));
-      }
-      Status status = rank.group->issue(coll, nullptr, nullptr);
-      rank.check(status.ok() || status.code() == ALQ_ABORTED ||
-                     status.code() == ALQ_GROUP_POISONED,
-                 status.message());
+    std::vector<float> x(50'000, 1);
+    for (int i = 0; i < 3; ++i) {
+      Coll coll = coll_of(CollKind::kAllReduce, 50'000, x.data(), x.data(), 0);
+      rank.check_ok(rank.group->issue(coll, nullptr, nullptr), "all_reduce");
+      rank.shared(0).store(1);
     }
-    rank.check(!rank.group->status().ok(), "aborted");
+    rank.check(x[0] == 27 && x[49'999] == 27, "sums");
+    if (waker.joinable()) waker.join();
   });
   BOOST_TEST(result.ok(), result.text());
 }

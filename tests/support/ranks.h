@@ -40,6 +40,7 @@ struct RanksOptions {
   int64_t timeout_ms = 40'000;  // kills what is left
   int32_t progress = ALQ_PROGRESS_OFF;
   int64_t deadline_ms = 10'000;  // the context's default
+  double time_scale = 1;         // of detector constants
   std::string faults;            // armed before the join
   bool cma = true;               // may read other processes' memory
   bool join = true;              // false: rank.group stays null

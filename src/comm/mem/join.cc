@@ -14,23 +14,28 @@
 namespace aliquot {
 namespace mem {
 
-uint64_t process_start_time(int32_t pid) {
+ProcessInfo process_info(int32_t pid) {
   std::string path = fmt::format("/proc/{}/stat", pid);
   int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return 0;
+  if (fd < 0) return {};
   char text[1024];
   ssize_t length = read(fd, text, sizeof text - 1);
   close(fd);
-  if (length <= 0) return 0;
+  if (length <= 0) return {};
   text[length] = '\0';
-  // The name, field 2, may hold anything; the last ')' ends it.  Start time is
-  // field 22.
+  // The name, field 2, may hold anything; the last ')' ends it.  The state is
+  // field 3, the start time field 22.
   const char* at = strrchr(text, ')');
+  ProcessInfo info;
+  if (at != nullptr && at[1] == ' ') info.state = at[2];
   for (int field = 2; at != nullptr && field < 22; ++field) {
     at = strchr(at + 1, ' ');
   }
   unsigned long long start = 0;
-  return at != nullptr && sscanf(at, "%llu", &start) == 1 ? start : 0;
+  if (at != nullptr && sscanf(at, "%llu", &start) == 1) {
+    info.start_time = start;
+  }
+  return info;
 }
 
 namespace {
@@ -157,7 +162,7 @@ Result<std::unique_ptr<MemJoin>> MemJoin::create(
   blob.rank = join->context_->rank;
   blob.size = join->context_->size;
   blob.pid = getpid();
-  blob.start_time = process_start_time(blob.pid);
+  blob.start_time = process_info(blob.pid).start_time;
   join->probe_ = std::make_unique<uint64_t>(random_nonce());
   blob.probe_address = reinterpret_cast<uint64_t>(join->probe_.get());
   blob.probe_value = *join->probe_;

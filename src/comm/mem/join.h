@@ -47,8 +47,12 @@ class MemJoin {
 
 namespace mem {
 
-// In clock ticks since boot; 0 when there is no such process.
-uint64_t process_start_time(int32_t pid);
+// What the kernel says of a process.
+struct ProcessInfo {
+  uint64_t start_time = 0;  // clock ticks since boot; 0: there is none
+  char state = 0;           // as in /proc/PID/stat: R S D T t Z X
+};
+ProcessInfo process_info(int32_t pid);
 
 }  // namespace mem
 }  // namespace aliquot

@@ -21,7 +21,10 @@ namespace aliquot::mem {
 namespace {
 
 // Where pidfds are refused, ends of processes are looked for this often.
-constexpr int kFallbackMs = 100;
+constexpr int64_t kFallbackNs = 100'000'000;
+// How often stopped processes are looked for, and how long one may be stopped.
+constexpr int64_t kStopTickNs = 1'000'000'000;
+constexpr int64_t kStopLimitNs = 5'000'000'000;
 
 class Watchdog {
  public:
@@ -61,6 +64,7 @@ class Watchdog {
     Peer peer;
     int fd = -1;  // pidfd, or -1: look at /proc
     bool dead = false;
+    int64_t stopped_since = 0;  // 0: it is not
   };
 
   void watch(const Peer& peer) {
@@ -92,17 +96,19 @@ class Watchdog {
     pthread_setname_np(pthread_self(), "alq-watchdog");
     std::vector<pollfd> fds;
     for (;;) {
-      int timeout = -1;
+      int timeout = 0;
       {
         std::lock_guard lock(mutex_);
         if (generation_ != generation) break;
         look();
+        int64_t ns = scaled(kStopTickNs);
         fds.assign(1, {event_fd, POLLIN, 0});
         for (const Watch& watch : watches_) {
           if (watch.dead) continue;
           if (watch.fd >= 0) fds.push_back({watch.fd, POLLIN, 0});
-          if (watch.fd < 0) timeout = kFallbackMs;
+          if (watch.fd < 0) ns = std::min(ns, kFallbackNs);
         }
+        timeout = static_cast<int>(ns / 1'000'000) + 1;
       }
       poll(fds.data(), fds.size(), timeout);
       uint64_t count = 0;
@@ -111,9 +117,26 @@ class Watchdog {
     close(event_fd);
   }
 
-  static bool ended(const Watch& watch) {
-    if (process_start_time(watch.peer.pid) != watch.peer.start_time) {
+  // The shortest that any group wants of this detector constant.
+  int64_t scaled(int64_t ns) const {
+    int64_t least = ns;
+    for (const GroupCore* core : cores_) {
+      least = std::min(least, core->world->context->scaled(ns));
+    }
+    return least;
+  }
+
+  // Also follows how long it is stopped (a traced one is not: that is somebody
+  // at a debugger).
+  static bool ended(Watch& watch) {
+    ProcessInfo info = process_info(watch.peer.pid);
+    if (info.start_time != watch.peer.start_time) {
       return true;  // gone, and perhaps replaced
+    }
+    if (info.state != 'T') {
+      watch.stopped_since = 0;
+    } else if (watch.stopped_since == 0) {
+      watch.stopped_since = now_ns();
     }
     if (watch.fd < 0) return false;
     pollfd fd{watch.fd, POLLIN, 0};
@@ -130,7 +153,8 @@ class Watchdog {
         for (int32_t q = 0; q < core->size; ++q) {
           if (core->pid(q) != watch.peer.pid) continue;
           used = true;
-          if (watch.dead) report(*core, q);
+          if (watch.dead) report_end(*core, q);
+          if (watch.stopped_since != 0) report_stop(*core, q, watch);
         }
       }
       if (!used) {
@@ -141,7 +165,19 @@ class Watchdog {
     std::erase_if(watches_, [](const Watch& w) { return w.peer.pid == 0; });
   }
 
-  static void report(const GroupCore& core, int32_t q) {
+  static void report_stop(const GroupCore& core, int32_t q,
+                          const Watch& watch) {
+    int64_t ns = now_ns() - watch.stopped_since;
+    if (ns < core.world->context->scaled(kStopLimitNs)) return;
+    poison(
+        core, ALQ_PEER_FAILED, core.world_rank(q),
+        fmt::format("rank {} (process {}) has been stopped for {} ms (a stop "
+                    "signal); end it, or continue it within {} ms",
+                    core.world_rank(q), core.pid(q), ns / 1'000'000,
+                    core.world->context->scaled(kStopLimitNs) / 1'000'000));
+  }
+
+  static void report_end(const GroupCore& core, int32_t q) {
     // Who closed or left in order is found by those who wait for it.
     MemberState state = core.state(q);
     if (state == kClosed || state == kLeft) return;
