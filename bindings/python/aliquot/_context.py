@@ -8,7 +8,7 @@ from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
 
 from . import _ffi
 from ._buffer import Buffer
-from ._error import check
+from ._error import Error, check
 from ._group import Group
 from ._handle import Handle, nanoseconds, new_handle
 from ._interrupt import on_main_thread
@@ -63,7 +63,7 @@ class Context(Handle):
         if kind is None:
             self.close()
         else:
-            self.release()
+            self.leave("%s: %s" % (kind.__name__, value))
 
     @property
     def rank(self) -> int:
@@ -144,6 +144,18 @@ class Context(Handle):
         """Poisons every group of the context on every rank that can be told.
         Any thread; never blocks."""
         check(library().alq_abort, self._live(), reason.encode())
+
+    def leave(self, reason: str = "left") -> None:
+        """Ends this rank at once: the peers' pending and later calls fail with
+        the reason.  (Dropping the handle alone would not tell them while an
+        object made from the context is still referred to, as from the traceback
+        of an exception.)"""
+        if not self.closed:
+            try:
+                self.abort("rank %d: %s" % (self.rank, reason[:500]))
+            except Error:
+                pass  # not connected yet
+            self.release()
 
     def close(self, timeout: Optional[float] = None) -> None:
         """Orderly end: waits for queued work and meets all ranks.  Twice is

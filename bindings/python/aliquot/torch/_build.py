@@ -60,8 +60,6 @@ def make_engine(runtime: Runtime) -> Engine:
     for unit in runtime.units:
         unit.id = engine.unit_add(unit.name, [p.id for p in unit.params],
                                   unit.root)
-        unit.ends_backward = not unit.root and any(
-            not p.trainable for p in unit.params)
     for index, (kind, desc) in enumerate(_optimizers(runtime)):
         engine.optimizer_set(index, kind, **desc)
     phases = ["train", "eval"] + (["hold_all"] if options.hold else [])

@@ -11,11 +11,13 @@ step; what is read here is divided already.
 """
 
 import math
+import weakref
 from typing import Any, Dict, List
 
 import numpy
 import torch
 
+from .._error import failed_precondition
 from ._lend import shard_tensor
 from ._parts import Param
 
@@ -31,8 +33,21 @@ _SCALING = {torch.Tensor.mul_, torch.Tensor.div_, torch.Tensor.__imul__,
 class Grad(torch.Tensor):
     """Own part of a reduced gradient."""
 
-    runtime: Any
-    param: Any
+    weak_runtime: Any  # weak: a collector does not see through p.grad
+    weak_param: Any
+
+    @property
+    def runtime(self) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            runtime = self.weak_runtime()
+        if runtime is None:
+            raise failed_precondition("the sharded model is gone")
+        return runtime
+
+    @property
+    def param(self) -> Any:
+        with torch._C.DisableTorchFunctionSubclass():
+            return self.weak_param()
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (),
@@ -152,7 +167,8 @@ def make(runtime: Any) -> None:
                 plain.dtype == param.rest.dtype):
             grad = torch.Tensor._make_subclass(Grad, plain.view(
                 param.rest.shape))
-            grad.runtime, grad.param = runtime, param
+            grad.weak_runtime = weakref.ref(runtime)
+            grad.weak_param = weakref.ref(param)
             param.grad = grad
 
 

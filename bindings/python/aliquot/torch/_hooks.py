@@ -8,6 +8,7 @@ copy the runtime.
 """
 
 import ctypes
+import weakref
 from typing import Any, List, Optional, Tuple
 
 import torch
@@ -47,7 +48,7 @@ class _InputDone(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         runtime, unit = ctx.told
-        runtime.input_done(unit)
+        runtime.inputs_done(unit)
         return (None, None) + grads
 
 
@@ -62,6 +63,7 @@ def _watch_inputs(runtime: Runtime, unit: Unit, args: Any,
 
     map_tensors(collect, (args, kwargs))
     if not inputs:
+        unit.unwatched += 1
         return None
     watched = iter(_InputDone.apply(runtime, unit, *inputs))
     return map_tensors(  # type: ignore[no-any-return]
@@ -77,6 +79,7 @@ def _cast(dtype: torch.dtype, args: Any, kwargs: Any) -> Tuple[Any, Any]:
 
 def _hook_module(runtime: Runtime, unit: Unit, module: nn.Module) -> None:
     compute: Optional[torch.dtype] = runtime.options.dtype
+    watches = not unit.root  # the root is open until the end anyway
 
     def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
         if unit.entry is not None:
@@ -87,7 +90,7 @@ def _hook_module(runtime: Runtime, unit: Unit, module: nn.Module) -> None:
         changed = None
         if compute is not None:
             args, kwargs = changed = _cast(compute, args, kwargs)
-        if unit.ends_backward and torch.is_grad_enabled():
+        if watches and unit.kind and torch.is_grad_enabled():
             changed = _watch_inputs(runtime, unit, args, kwargs) or changed
         return changed
 
@@ -120,17 +123,20 @@ def hook_units(runtime: Runtime) -> None:
 
 
 def hook_grad(runtime: Runtime, param: Param) -> None:
-    """Pushes the gradient of param.full as soon as it is final."""
+    """Pushes the gradient of param.full as soon as it is final.  The hook holds
+    nothing alive: the garbage collector does not see through a tensor's
+    hooks."""
     code, bits = _dtype.DLPACK_CODE[_dtype.of(param.compute)]
     raw = _ffi.alq_tensor(
         device_type=_ffi.ALQ_DEVICE_CPU, ndim=len(param.shape), code=code,
         bits=bits, lanes=1,
         shape=(ctypes.c_int64 * max(len(param.shape), 1))(*param.shape))
     ref, function = ctypes.byref(raw), library().alq_grad_push
+    weak_runtime, weak_param = weakref.ref(runtime), weakref.ref(param)
 
     def push(tensor: torch.Tensor) -> None:
-        grad = tensor.grad
-        if grad is None:
+        grad, runtime, param = tensor.grad, weak_runtime(), weak_param()
+        if grad is None or runtime is None or param is None:
             return
         if _task() != -1:
             runtime.backward_event()

@@ -35,6 +35,7 @@ class Param:
         self.grad: Any = None  # own part of the reduced gradient, as p.grad
         self.grad_plain: Any = None  # the same memory, flat
         self.push: Any = None  # hands full.grad to the engine
+        self.ready = False  # its gradient is final in this microbatch
         self.address = 0  # of full
         self.copies = 1.0  # ranks that own each element
         self.whole = True  # every rank owns all of it
@@ -64,15 +65,15 @@ class Unit:
         self.depth = 0  # of that module in itself
         self.kind = 0  # of the pass that entry began
         self.held_open = False  # until the end of the microbatch
-        self.ends_backward = False
         self.reset()
 
     def reset(self) -> None:
         """At the begin of a microbatch."""
         self.uses = 0  # forward passes
-        self.left = sum(p.trainable for p in self.params)
+        self.ended = 0  # of these, whose backward is over
+        self.unwatched = 0  # whose inputs have no gradient to watch
         self.backwards = 0  # passes B that are open
-        self.inputs_done = 0
+        self.left = sum(p.trainable for p in self.params)
 
     def show(self) -> None:
         """Puts the full parameters into the modules."""

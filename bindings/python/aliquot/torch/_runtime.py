@@ -134,6 +134,8 @@ class Runtime:
         self.state = TRAIN
         for unit in self.units:
             unit.reset()
+        for param in self.params:
+            param.ready = False
 
     def end_microbatch(self) -> None:
         for unit in self.units:
@@ -220,30 +222,40 @@ class Runtime:
         self.unit_begin(unit, _ffi.ALQ_PASS_B)
         unit.backwards += 1
 
+    def end_backward(self, unit: Unit) -> None:
+        if unit.backwards > 0:
+            unit.backwards -= 1
+            self.unit_end(unit, _ffi.ALQ_PASS_B)
+
     def pushed(self, param: Param) -> None:
+        param.ready = True
         for unit in param.units:
             unit.left -= 1
-            if unit.ends_backward:
-                self.try_end(unit)
+            if unit.left == 0:  # nothing is on the way to any input
+                while unit.unwatched > 0:
+                    unit.unwatched -= 1
+                    self.end_backward(unit)
 
-    def input_done(self, unit: Unit) -> None:
-        unit.inputs_done += 1
-        self.try_end(unit)
-
-    def try_end(self, unit: Unit) -> None:
-        """A unit with frozen parameters may be freed once the gradients of its
-        inputs and of its parameters are there."""
-        if unit.left == 0 and unit.inputs_done >= unit.backwards > 0:
-            while unit.backwards > 0:
-                unit.backwards -= 1
-                self.unit_end(unit, _ffi.ALQ_PASS_B)
-            unit.inputs_done = 0
+    def inputs_done(self, unit: Unit) -> None:
+        """The gradients of the inputs of one call are there.  Autograd runs
+        nodes in the reverse order of their creation, so all of the call is
+        over.  After the last call, what has no gradient was not used: its zeros
+        let the reduction of the unit begin."""
+        unit.ended += 1
+        self.end_backward(unit)
+        if unit.left == 0 or unit.ended != unit.uses:
+            return
+        for param in unit.params:
+            if param.trainable and not param.ready and all(
+                    u.ended == u.uses for u in param.units):
+                param.full.grad = torch.zeros_like(param.full)
+                param.push(param.full)
 
     def is_early(self, param: Param) -> bool:
-        """A reentrant checkpoint finishes gradients use by use: only at the end
-        is that of a parameter with several uses final."""
-        return (_task() != self.graph and
-                sum(unit.uses for unit in param.units) > 1)
+        """A reentrant checkpoint finishes gradients use by use: only that of
+        the last use is final."""
+        return _task() != self.graph and sum(
+            unit.uses - unit.ended for unit in param.units) > 1
 
     def backward_end(self) -> None:
         self.graph = -1

@@ -80,8 +80,9 @@ def hook_state_dicts(runtime: Runtime) -> None:
             state[prefix + name] = param.rest.detach()
         runtime.engine.param_touch()
 
-    runtime.model.register_state_dict_post_hook(full)
-    runtime.model.register_load_state_dict_pre_hook(load)
+    runtime.options.handles += [
+        runtime.model.register_state_dict_post_hook(full),
+        runtime.model.register_load_state_dict_pre_hook(load)]
 
 
 # --------------------------------------------------------- optimizer state
@@ -176,9 +177,11 @@ def sharded_state_dict(runtime: Runtime) -> Dict[str, Any]:
             parts[what] = shard_tensor(runtime.engine, param.id, what).clone()
         params[param.name] = {"shape": param.shape, "begin": begin,
                               "parts": parts}
-    buffers = {name: value.detach().clone()
-               for name, value in runtime.model.state_dict(keep_vars=True)
-               .items() if name in dict(runtime.model.named_buffers())}
+    buffers = {(name + "." if name else "") + key: value.detach().clone()
+               for name, module in runtime.model.named_modules()
+               for key, value in module._buffers.items()
+               if value is not None and
+               key not in module._non_persistent_buffers_set}
     groups = [] if runtime.optimizer is None else [
         {k: v for k, v in group.items() if k != "params"}
         for group in runtime.optimizer.param_groups]

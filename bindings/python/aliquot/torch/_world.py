@@ -47,7 +47,8 @@ def _close() -> None:
     if context is None or context.closed or _pid != os.getpid():
         return
     if getattr(sys, "last_value", None) is not None:
-        context.release()  # the peers get an error at once
+        context.leave("%s: %s" % (type(sys.last_value).__name__,
+                                  sys.last_value))
         return
     try:
         context.close(10)

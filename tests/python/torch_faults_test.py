@@ -1,0 +1,351 @@
+"""A sharded model when something goes wrong: exceptions on one rank, signals,
+garbage, misuse.  Every wait is bounded, and what follows is an error that says
+what happened, or a clean continuation."""
+
+import copy
+import gc
+import os
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import ranks
+import torch
+import torch_model as tm
+from torch import nn
+
+import aliquot
+import aliquot.torch as at
+
+torch.set_num_threads(1)
+
+
+def sharded(context, strategy="fsdp", **options):
+    return at.shard(tm.make(), strategy, context, [tm.Block], poison=True,
+                    **options)
+
+
+def step(model, optimizer, rank, number):
+    model(tm.tokens(rank, number)).backward()
+    optimizer.step()
+
+
+def run_to_the_end(size, body):
+    """[result or exception] of all ranks, each leaving its world as a program
+    does."""
+    def guarded(context):
+        try:
+            return body(context)
+        except Exception as error:
+            outcomes[context.rank] = error
+            raise
+
+    outcomes = {}
+    try:
+        results = ranks.run_threads(size, guarded)
+    except AssertionError:
+        results = [None] * size
+    return [outcomes.get(rank, results[rank]) for rank in range(size)]
+
+
+class Exceptions(unittest.TestCase):
+    def fail_on_one(self, prepare, expected=ArithmeticError):
+        """Rank 1 fails; rank 0 gets an error in bounded time."""
+        for strategy in ("ddp", "fsdp"):
+            def body(context):
+                model = sharded(context, strategy)
+                optimizer = at.AdamW(model.parameters(), lr=tm.LR)
+                step(model, optimizer, context.rank, 0)
+                if context.rank == 1:
+                    prepare(model)
+                for number in range(1, 3):
+                    step(model, optimizer, context.rank, number)
+
+            with self.subTest(strategy=strategy):
+                started = time.monotonic()
+                first, second = run_to_the_end(2, body)
+                self.assertLess(time.monotonic() - started, 30)
+                self.assertIsInstance(second, expected)
+                self.assertIsInstance(first, aliquot.Error)
+                self.assertIn("rank 1", str(first))
+
+    def test_in_forward(self):
+        def prepare(model):
+            model.fail_in = 2
+
+        self.fail_on_one(prepare)
+
+    def test_in_a_gradient_hook(self):
+        def fail(*_):
+            raise ArithmeticError("a hook")
+
+        self.fail_on_one(lambda model: model.blocks[1].register_forward_hook(
+            lambda m, a, out: out["hidden"].register_hook(fail) and None))
+
+    def test_in_a_module_hook(self):
+        def fail(*_):
+            raise ArithmeticError("a hook")
+
+        self.fail_on_one(lambda model: model.blocks[3].mix.
+                         register_forward_hook(fail))
+
+    def test_all_ranks_catch_it_in_forward(self):
+        """The same on all ranks, caught: the next batch goes on."""
+        plain = tm.Plain(2, tm.make())
+        plain.step(1)
+
+        def body(context):
+            model = sharded(context, gather="copy")
+            optimizer = at.AdamW(model.parameters(), lr=tm.LR, betas=tm.BETAS,
+                                 weight_decay=tm.DECAY)
+            model.fail_in = 2
+            with self.assertRaises(ArithmeticError):
+                model(tm.tokens(context.rank, 0))
+            assert all(unit.entry is None for unit in
+                       model._aliquot_runtime.units)
+            model.fail_in = None
+            step(model, optimizer, context.rank, 1)
+            return model.state_dict()
+
+        for state in ranks.run_threads(2, body):
+            for name, value in plain.model.state_dict().items():
+                self.assertLess((value - state[name]).abs().max(), 1e-11, name)
+
+    def test_backward_that_raised(self):
+        """The step is incomplete: said at the next call, with what to do."""
+        def body(context):
+            model = sharded(context)
+            optimizer = at.AdamW(model.parameters(), lr=tm.LR)
+
+            def fail(_):
+                raise ArithmeticError("a hook")
+
+            handle = model.blocks[1].register_forward_hook(
+                lambda m, a, out: out["hidden"].register_hook(fail) and None)
+            with self.assertRaises(ArithmeticError):
+                model(tm.tokens(context.rank, 0)).backward()
+            handle.remove()
+            for call in (lambda: model(tm.tokens(context.rank, 1)),
+                         optimizer.step, model.state_dict):
+                with self.assertRaisesRegex(aliquot.FailedPrecondition,
+                                            "abandon"):
+                    call()
+            try:
+                at.abandon(model)
+            except aliquot.Unsupported:
+                return None
+            step(model, optimizer, context.rank, 1)
+            return model.state_dict()
+
+        for state in ranks.run_threads(2, body):
+            if state is None:
+                continue  # this library cannot leave a step yet
+            plain = tm.Plain(2, tm.make(), lambda ps: torch.optim.AdamW(
+                ps, lr=tm.LR))
+            plain.step(1)
+            for name, value in plain.model.state_dict().items():
+                self.assertLess((value - state[name]).abs().max(), 1e-11)
+
+
+class Misuse(unittest.TestCase):
+    def test_too_many_microbatches(self):
+        def body(context):
+            model = sharded(context)
+            at.AdamW(model.parameters(), lr=tm.LR)
+            model(tm.tokens(0, 0)).backward()
+            with self.assertRaisesRegex(aliquot.FailedPrecondition,
+                                        "microbatches="):
+                model(tm.tokens(0, 1)).backward()
+
+        ranks.run_threads(2, body)
+
+    def test_wrong_arguments(self):
+        def body(context):
+            with self.assertRaisesRegex(ValueError, "no Conv2d"):
+                at.shard(tm.make(), "fsdp", context, [nn.Conv2d])
+            with self.assertRaisesRegex(ValueError, "leave it out"):
+                at.shard(tm.make(), "fsdp", context, optimizer="adamw")
+            model = sharded(context)
+            with self.assertRaisesRegex(ValueError, "not an option"):
+                at.AdamW(model.parameters(), amsgrad=True)
+            optimizer = at.AdamW(model.parameters())
+            optimizer.param_groups[0]["eps"] = 1.0
+            model(tm.tokens(0, 0)).backward()
+            with self.assertRaisesRegex(aliquot.FailedPrecondition,
+                                        "after the engine was planned"):
+                optimizer.step()
+
+        ranks.run_threads(2, body)
+
+    def test_step_without_backward(self):
+        def body(context):
+            model = sharded(context)
+            optimizer = at.AdamW(model.parameters())
+            before = model.state_dict()
+            optimizer.step()
+            optimizer.zero_grad()
+            for name, value in model.state_dict().items():
+                assert torch.equal(value, before[name])
+
+        ranks.run_threads(2, body)
+
+    def test_gradients_are_there_between_backward_and_step(self):
+        plain = tm.Plain(2, tm.make())
+        for rank in range(2):
+            (plain.model(tm.tokens(rank, 0)) / 2).backward()
+        expect = plain.model.norm.weight.grad
+
+        def body(context):
+            model = sharded(context, "ddp")
+            optimizer = at.AdamW(model.parameters())
+            model(tm.tokens(context.rank, 0)).backward()
+            grad = model.norm.weight.grad
+            assert torch.allclose(grad * 2, expect * 2, atol=1e-14)
+            assert abs(grad.norm().item() - expect.norm().item()) < 1e-14
+            assert not grad.isnan().any()
+            grad.zero_()
+            assert grad.abs().sum() == 0
+            grad.add_(expect)
+            assert torch.allclose(grad + 0, expect, atol=1e-14)
+            optimizer.step()
+            assert model.norm.weight.grad is None
+            with self.assertRaisesRegex(aliquot.FailedPrecondition,
+                                        "between the last backward"):
+                grad + 1
+
+        ranks.run_threads(2, body)
+
+    def test_non_finite_gradients_skip_the_step(self):
+        def body(context):
+            model = sharded(context)
+            optimizer = at.AdamW(model.parameters())
+            before = model.state_dict()
+            loss = model(tm.tokens(context.rank, 0))
+            (loss * (float("nan") if context.rank else 1)).backward()
+            optimizer.step()
+            assert optimizer.skipped
+            assert optimizer.last_report.bad_rank == 1
+            for name, value in model.state_dict().items():
+                assert torch.equal(value, before[name])
+            step(model, optimizer, context.rank, 1)
+            assert not optimizer.skipped
+
+        ranks.run_threads(2, body)
+
+
+class Ends(unittest.TestCase):
+    def test_two_models_and_garbage(self):
+        def body(context):
+            first, second = sharded(context), sharded(context, "ddp")
+            one = at.AdamW(first.parameters(), lr=tm.LR)
+            two = at.SGD(second.parameters(), lr=tm.LR)
+            for number in range(2):
+                loss = first(tm.tokens(context.rank, number))
+                other = second(tm.tokens(context.rank, number))
+                loss.backward()
+                other.backward()
+                two.step()
+                one.step()
+            weight = first.blocks[0].mix.weight
+            del first, second, one, two, loss, other
+            gc.collect()
+            return weight.sum().item()  # its memory is still there
+
+        for value in ranks.run_threads(2, body):
+            self.assertEqual(value, value)
+
+    def test_many_models(self):
+        def body(context):
+            for number in range(60):
+                model = at.shard(nn.Linear(64, 64), "fsdp", context)
+                optimizer = at.SGD(model.parameters(), lr=0.1)
+                model(torch.ones(2, 64)).sum().backward()
+                optimizer.step()
+                at.close(model)
+                at.close(model)
+                with self.assertRaisesRegex(aliquot.FailedPrecondition,
+                                            "closed"):
+                    model(torch.ones(2, 64))
+                del model, optimizer
+                gc.collect()
+                if number == 9:
+                    before = len(os.listdir("/proc/self/fd"))
+            return len(os.listdir("/proc/self/fd")) - before
+
+        for more in ranks.run_threads(2, body):
+            self.assertLessEqual(more, 2)
+
+    def test_deep_copy_and_pickle_leave_the_engine_alone(self):
+        def body(context):
+            model = sharded(context)
+            optimizer = at.AdamW(model.parameters(), lr=tm.LR)
+            step(model, optimizer, context.rank, 0)
+            shards = copy.deepcopy(dict(model.blocks[0].named_parameters()))
+            step(model, optimizer, context.rank, 1)
+            assert type(shards["norm.weight"]) is nn.Parameter
+
+        ranks.run_threads(2, body)
+
+    def test_exit_with_a_live_model(self):
+        code = (
+            "import torch, aliquot.torch as at\n"
+            "m = at.shard(torch.nn.Sequential(torch.nn.Linear(4, 4),\n"
+            "    torch.nn.Linear(4, 4)), 'fsdp', units=[torch.nn.Linear])\n"
+            "o = at.AdamW(m.parameters())\n"
+            "m(torch.ones(1, 4)).sum().backward(); o.step()\n"
+            "loss = m(torch.ones(1, 4)).sum()\n"
+            "m.cycle = [m, o]\n"
+            "print('end')\n")
+        run = subprocess.run(
+            [sys.executable, "-B", "-c", code], timeout=120, text=True,
+            env={**os.environ, "PYTHONPATH": os.path.join(
+                ranks.ROOT, "bindings", "python")},
+            capture_output=True, check=False)
+        self.assertEqual((run.returncode, run.stdout), (0, "end\n"),
+                         run.stderr)
+        self.assertNotIn("rror", run.stderr)
+
+
+def train_until_interrupted():
+    model = at.shard(tm.make(), "fsdp", units=[tm.Block], gather="copy")
+    optimizer = at.AdamW(model.parameters())
+    rank = at.default_context().rank
+    number = 0
+    while number < 100000:
+        step(model, optimizer, rank, number % 50)
+        number += 1
+        if number == 5:
+            print("running", flush=True)
+        if number == 20 and rank == 1 and os.environ.get("TEST_STALL"):
+            time.sleep(3600)
+
+
+class Signals(unittest.TestCase):
+    def test_interrupt_of_one_rank(self):
+        """A rank that waits for a stalled peer inside the engine."""
+        with ranks.Processes(2, "train_until_interrupted",
+                             TEST_STALL="1") as run:
+            for rank in range(2):
+                self.assertEqual(run.line(rank), "running")
+            time.sleep(1)
+            started = time.monotonic()
+            run.ranks[0].send_signal(signal.SIGINT)
+            text, _ = run.ranks[0].communicate(timeout=30)
+            self.assertLess(time.monotonic() - started, 15)
+            self.assertIn("KeyboardInterrupt", text)
+
+    def test_interrupt_of_all(self):
+        with ranks.Processes(2, "train_until_interrupted") as run:
+            for rank in range(2):
+                self.assertEqual(run.line(rank), "running")
+            for process in run.ranks:
+                process.send_signal(signal.SIGINT)
+            for status, text in run.outcomes(30):
+                self.assertNotEqual(status, 0)
+                self.assertIn("KeyboardInterrupt", text)
+
+
+if __name__ == "__main__":
+    ranks.main(globals())
