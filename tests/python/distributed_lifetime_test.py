@@ -4,6 +4,8 @@ operation."""
 
 import os
 import signal
+import subprocess
+import sys
 import time
 import unittest
 from datetime import timedelta
@@ -322,6 +324,61 @@ def forked():
     say("passed")
 
 
+def by_torchrun():
+    world = begin()
+    x = torch.ones(3)
+    dist.all_reduce(x)
+    assert x[0] == world.size == 2
+    dist.destroy_process_group()
+    say("passed")
+
+
+def alone():
+    begin()
+    x = torch.arange(4.0)
+    dist.all_reduce(x, async_op=True).wait()
+    out = torch.empty(4)
+    dist.reduce_scatter_tensor(out, x)
+    assert torch.equal(out, torch.arange(4.0))
+    dist.destroy_process_group()
+    say("passed")
+
+
+def progress_thread():
+    """With the library's own thread, whatever the machine is like."""
+    from aliquot.torch.distributed import Options
+    before = len(os.listdir("/proc/self/task"))
+    world = begin(pg_options=Options(progress=True))
+    names = [open("/proc/self/task/%s/comm" % t).read().strip()
+             for t in os.listdir("/proc/self/task")]
+    assert "alq-progress" in names, (before, names)
+    tensors = [torch.full((1000 * i,), world.rank + 1.0) for i in range(50)]
+    works = [dist.all_reduce(t, async_op=True) for t in tensors]
+    for i, work in enumerate(works):
+        work.get_future().wait() if i % 2 else work.wait()
+    for t in tensors[1:]:
+        assert t[0] == t[-1] == sum(range(1, world.size + 1))
+    dist.destroy_process_group()
+    say("passed")
+
+
+def dropped_while_it_runs():
+    """A group is destroyed, and another made, while the helper looks at them."""
+    world = begin()
+    for i in range(15):
+        group = dist.new_group()
+        for n in (10, 100000):
+            dist.all_reduce(torch.ones(n), group=group, async_op=True)
+        work = dist.all_reduce(torch.ones(5), group=group, async_op=True)
+        future = work.get_future()
+        if i % 2:
+            future.wait()
+        dist.destroy_process_group(group)
+        assert future.wait()[0][0] == world.size
+    dist.destroy_process_group()
+    say("passed")
+
+
 # ------------------------------------------------------------------- the tests
 
 
@@ -371,6 +428,23 @@ class Life(unittest.TestCase):
     def test_file_store(self):
         with distributed_ranks.scratch() as folder:
             self.passes("by_file", PLACE=os.path.join(folder, "store"))
+
+    def test_torchrun(self):
+        done = subprocess.run(
+            [sys.executable, "-m", "torch.distributed.run", "--standalone",
+             "--nproc-per-node", "2", os.path.abspath(__file__), "--rank",
+             "by_torchrun"], capture_output=True, text=True, timeout=120)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.count("passed"), 2, done.stdout)
+
+    def test_one_rank(self):
+        self.passes("alone", 1)
+
+    def test_progress_thread(self):
+        self.passes("progress_thread")
+
+    def test_groups_end_while_operations_run(self):
+        self.passes("dropped_while_it_runs")
 
     def test_groups_leave_nothing_behind(self):
         self.passes("cycles")

@@ -2,8 +2,10 @@
 
 import atexit
 import ctypes
+import functools
 import os
 import sys
+import threading
 import weakref
 from datetime import timedelta
 from typing import Any, List, Optional
@@ -60,6 +62,8 @@ class ProcessGroup(Collectives, ListCollectives, Messages, dist.ProcessGroup):
         self._streams: Any = {}
         self._pool = Pool(context)
         self._helped = False
+        self._poll_lock = threading.Lock()
+        self._ended = False
         self._issued = 0
         self._batch: Optional[List[Any]] = None
         self._dropped: List[Any] = []
@@ -224,6 +228,12 @@ class ProcessGroup(Collectives, ListCollectives, Messages, dist.ProcessGroup):
     def _complete(self, work: Work) -> None:
         helper().add_work(work)
 
+    def _poll(self) -> bool:
+        """Helps operations along; whether some remain.  Any thread: the group
+        does not end meanwhile."""
+        with self._poll_lock:
+            return not self._ended and bool(self._context.poll())
+
     def _outlive(self, handle: Any, keep: Any) -> None:
         self._dropped.append((handle, keep))
 
@@ -303,6 +313,9 @@ class ProcessGroup(Collectives, ListCollectives, Messages, dist.ProcessGroup):
             return None
         _open.discard(self)
         helper().forget(self)
+        with self._poll_lock:
+            self._ended = True
+        self._pool.clear()
         return context
 
 
@@ -318,6 +331,7 @@ def _register_base(group: ProcessGroup, rank: int, size: int) -> None:
         pass
 
 
+@functools.lru_cache(maxsize=None)
 def _named_backend() -> Any:
     class Named(torch._C._distributed_c10d.Backend):  # type: ignore[misc]
         def getBackendName(self) -> str:

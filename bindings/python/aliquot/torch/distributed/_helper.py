@@ -76,9 +76,9 @@ class _Helper:
         # Cleared before looking: who enqueues afterwards adds the group again.
         group._helped = False
         try:
-            busy = bool(group._context.poll())
+            busy = group._poll()
         except Error:
-            busy = False  # it was closed
+            busy = False  # whoever waits gets the error
         with self.lock:
             looks = 0 if busy else self.groups.get(group, _LINGER) + 1
             if looks < _LINGER or group._helped:

@@ -18,6 +18,7 @@ class Pool:
         self._context = context
         self._lock = threading.Lock()
         self._free: Dict[int, List[Any]] = {}
+        self._closed = False
 
     def tensor(self, size: Any, dtype: torch.dtype) -> torch.Tensor:
         shape = (size,) if isinstance(size, int) else tuple(size)
@@ -42,4 +43,11 @@ class Pool:
 
     def _lend_again(self, rounded: int, buffer: Any) -> None:
         with self._lock:
-            self._free.setdefault(rounded, []).append(buffer)
+            if not self._closed:
+                self._free.setdefault(rounded, []).append(buffer)
+
+    def clear(self) -> None:
+        """Buffers that are lent go back to the system when they return."""
+        with self._lock:
+            self._closed = True
+            self._free.clear()

@@ -16,6 +16,7 @@ from ._errors import in_group
 
 
 _FETCH_NS = 1_000_000_000
+_FOREVER_NS = 10 ** 17  # every operation has a deadline of its own
 
 
 def nanoseconds(timeout: Optional[timedelta]) -> int:
@@ -101,7 +102,7 @@ class Work(dist._Work):
         if handle is not None:
             try:
                 guarded(self._group._group, library().alq_work_wait, handle,
-                        nanoseconds(timeout))
+                        nanoseconds(timeout) or _FOREVER_NS)
                 self._end(None)
             except Error as error:
                 if isinstance(error, DeadlineExceeded) and not self._query(
@@ -184,7 +185,7 @@ class Work(dist._Work):
     def get_future(self) -> Any:
         """Completed by the helper thread if the operation still runs."""
         if not self.is_completed():
-            self._group._context.poll()
+            self._group._poll()
             self.is_completed()
         with self._lock:
             if self._future is not None:
