@@ -12,6 +12,7 @@ A check has world.rank, world.size and world.group (None: the default).
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -38,26 +39,90 @@ def free_port():
         return probe.getsockname()[1]
 
 
-class Ranks:
-    """size processes of this script that run function `name`; ended with the
-    block."""
+class Forked:
+    """A fork of this process that runs function(); as much of Popen as the
+    tests need.  It has PyTorch already, which takes seconds to import."""
 
-    def __init__(self, size, name, **variables):
+    def __init__(self, function, variables):
+        read, write = os.pipe()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._run(function, variables, write)
+        os.close(write)
+        self.stdout = open(read, errors="replace")
+        self.returncode = None
+
+    @staticmethod
+    def _run(function, variables, write):
+        status = 1
+        try:
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            for descriptor in (1, 2):
+                os.dup2(write, descriptor)
+            sys.stdout, sys.stderr = open(1, "w"), open(2, "w")
+            os.environ.update(variables)
+            function()
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    def poll(self):
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, timeout=LIMIT_S):
+        deadline = time.monotonic() + timeout
+        while self.poll() is None:
+            if time.monotonic() > deadline:
+                raise subprocess.TimeoutExpired("a rank", timeout)
+            time.sleep(0.005)
+        return self.returncode
+
+    def kill(self):
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class Ranks:
+    """size processes that run function `name` of the script's scope; ended with
+    the block.  fresh: they start as Python programs, not as forks."""
+
+    def __init__(self, size, name, fresh=False, **variables):
         place = dict(WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
                      MASTER_PORT=str(free_port()), OMP_NUM_THREADS="1",
-                     LOCAL_WORLD_SIZE=str(size))
-        self.ranks = [subprocess.Popen(
-            [sys.executable, "-B", os.path.abspath(sys.argv[0]), "--rank",
-             name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, **place, **variables, "RANK": str(rank),
-                 "LOCAL_RANK": str(rank)}) for rank in range(size)]
+                     LOCAL_WORLD_SIZE=str(size), **variables)
+        start = self._start if fresh else self._fork
+        self.ranks = [start(name, {**place, "RANK": str(rank),
+                                   "LOCAL_RANK": str(rank)})
+                      for rank in range(size)]
         self.texts = [[] for _ in self.ranks]
         self.threads = [threading.Thread(target=self._read, args=(i,),
                                          daemon=True)
                         for i in range(size)]
         for thread in self.threads:
             thread.start()
+
+    @staticmethod
+    def _start(name, variables):
+        return subprocess.Popen(
+            [sys.executable, "-B", os.path.abspath(sys.argv[0]), "--rank",
+             name], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, **variables})
+
+    @staticmethod
+    def _fork(name, variables):
+        scope = sys.modules["__main__"].__dict__
+        return Forked(lambda: _run_rank(scope, name), variables)
 
     def _read(self, rank):
         for line in self.ranks[rank].stdout:
@@ -154,17 +219,25 @@ def _tests_of_checks(scope, sizes):
         "test_%d_ranks" % size: make(size) for size in sizes})
 
 
+def _run_rank(scope, name):
+    if name == "_checks":
+        _run_checks(scope)
+    else:
+        scope[name]()
+
+
 def main(scope, sizes=()):
     """Runs a rank, or the tests of the calling script."""
+    # A script that was run by runpy is not __main__ yet.
+    sys.modules["__main__"].__dict__.update(scope)
     if sys.argv[1:2] == ["--rank"]:
-        if sys.argv[2] == "_checks":
-            _run_checks(scope)
-        else:
-            scope[sys.argv[2]]()
+        _run_rank(scope, sys.argv[2])
         return
     if sizes:
         scope["Checks"] = _tests_of_checks(scope, sizes)
-    unittest.main(module=scope["__name__"])
+    module = types.ModuleType("tests")
+    module.__dict__.update(scope)
+    unittest.main(module=module)
 
 
 def scratch():

@@ -8,12 +8,10 @@ import time
 from datetime import timedelta
 from typing import Any, List, Mapping, Optional, Union
 
-from ..._context import Context, open_context
+from ..._context import Context, _in_helper, open_context
 from ..._error import DeadlineExceeded, Error
 from ..._ffi import ALQ_DEADLINE_EXCEEDED
 from ._errors import in_group
-
-_SLICE_S = 1.0
 
 
 class Options:
@@ -81,25 +79,20 @@ def _key(rank: int) -> str:
 
 def _wait(store: Any, size: int, end: float, seconds: float,
           ranks: List[int]) -> None:
-    """Until all ranks have come.  In slices: the store does not see Ctrl-C."""
+    """Until all ranks have come.  By another thread, since the store does not
+    see Ctrl-C."""
     keys = [_key(r) for r in range(size)]
-    while True:
-        begun = time.monotonic()
-        turn = min(max(end - begun, 0.001), _SLICE_S)
-        try:
-            store.wait(keys, timedelta(seconds=turn))
-            return
-        except RuntimeError:
-            now = time.monotonic()
-            if now - begun < turn / 2:
-                raise  # the store itself fails
-            if now < end:
-                continue
+    left = max(end - time.monotonic(), 0.001)
+    try:
+        _in_helper(lambda: store.wait(keys, timedelta(seconds=left)), None)
+    except RuntimeError:
+        if time.monotonic() < end - 0.5:
+            raise  # the store itself fails
         late = [r for r in range(size) if not store.check([_key(r)])]
-        if late:
-            raise DeadlineExceeded(
-                "%s did not join the process group within %g s; all members "
-                "have to call init_process_group or new_group" % (
-                    " and ".join("rank %d" % ranks[r] for r in late),
-                    seconds), ALQ_DEADLINE_EXCEEDED, late[0])
-        return
+        if not late:
+            return
+        raise DeadlineExceeded(
+            "%s did not join the process group within %g s; all members have "
+            "to call init_process_group or new_group" % (
+                " and ".join("rank %d" % ranks[r] for r in late), seconds),
+            ALQ_DEADLINE_EXCEEDED, late[0]) from None
