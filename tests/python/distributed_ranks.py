@@ -240,5 +240,21 @@ def main(scope, sizes=()):
     unittest.main(module=module)
 
 
+class Passing(unittest.TestCase):
+    """A test whose ranks all have to say that they passed."""
+
+    def passes(self, name, size=2, without=(), **variables):
+        with Ranks(size, name, **variables) as ranks:
+            for rank, (status, text) in enumerate(ranks.outcomes(120)):
+                if rank in without:
+                    continue
+                self.assertEqual(status, 0, text)
+                self.assertIn("passed", text)
+
+
+def say(*what):
+    print(*what, flush=True)
+
+
 def scratch():
     return tempfile.TemporaryDirectory(prefix="aliquot-test-")

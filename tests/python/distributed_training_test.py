@@ -1,5 +1,5 @@
-"""torch's own parallelism on the backend aliquot: DDP and FSDP2 against gloo and
-against plain training, tensor parallelism, pipelines and checkpoints."""
+"""torch's own parallelism on the backend aliquot: DDP and FSDP2 against gloo
+and against plain training, tensor parallelism, pipelines and checkpoints."""
 
 import os
 import tempfile

@@ -18,8 +18,8 @@ What differs from gloo:
   tag that differs from the sender's is an error.  Receiving from any rank is
   refused.
 
-Options() as pg_options of init_process_group and new_group sets the hints of the
-context.  Importing this package only registers the name.
+Options() as pg_options of init_process_group and new_group sets the hints of
+the context.  Importing this package only registers the name.
 """
 
 from typing import Any

@@ -37,8 +37,8 @@ def in_group(error: Error, group: Any) -> Error:
     message, rank = error.message, error.rank
     ranks = group.global_ranks
     if ranks and ranks != list(range(len(ranks))):
-        message += " (in process group %s, whose ranks are the global ranks %s)" \
-            % (group.group_name, ", ".join(map(str, ranks)))
+        message += (" (in process group %s, whose ranks are the global ranks "
+                    "%s)" % (group.group_name, ", ".join(map(str, ranks))))
         if 0 <= rank < len(ranks):
             rank = ranks[rank]
     return _both(type(error))(message, error.code, rank, error.domain,

@@ -2,8 +2,8 @@
 while the program waits for something else, and completes their futures.
 
 A CPU stream is a queue that is run by whoever waits for something of its
-context.  A rank that waits elsewhere (in the store, in another process group, in
-computing) would withhold what its peers wait for.  While a process group has
+context.  A rank that waits elsewhere (in the store, in another process group,
+in computing) would withhold what its peers wait for.  While a process group has
 asynchronous operations the helper therefore runs them every now and then; it
 waits for an operation itself only if somebody holds its future.  It sleeps when
 there is nothing to do, and an operation that is waited for at once never meets
