@@ -12,10 +12,11 @@ the process group (set_allocate_memory_from_process_group_for_comm).
 """
 
 import argparse
+import datetime
 import json
 import os
 import platform
-import secrets
+import socket
 import statistics
 import subprocess
 import sys
@@ -156,19 +157,35 @@ def summary(result):
     return lines
 
 
+def facts():
+    with open("/proc/cpuinfo") as file:
+        names = [line.split(":")[1].strip() for line in file
+                 if line.startswith("model name")]
+    yield "date", datetime.date.today().isoformat()
+    yield "processor", (names + [platform.machine()])[0]
+    yield "cores", len(os.sched_getaffinity(0))
+    yield "kernel", platform.release().split("-")[0]
+    yield "load", "%.2f over 15 minutes" % os.getloadavg()[2]
+    yield "source", subprocess.run(
+        ["git", "-C", ROOT, "rev-parse", "--short=12", "HEAD"],
+        capture_output=True, text=True).stdout.strip() or "unknown"
+
+
 def report(args, result):
     import torch
     lines = summary(result)
     equal = [row for row in result["losses"] if len(set(row)) == 1]
     text = ["# torch.distributed backend", "",
-            "Written by `bench/python/fsdp2_backend.py`.", "",
+            "Written by `bench/python/fsdp2_backend.py`. Times depend on the "
+            "machine; on a busy one only the ratios mean something.", "",
+            "| fact | |", "|---|---|",
+            *("| %s | %s |" % fact for fact in facts()), "",
             "torch %s FSDP2, GPT of %.1f M parameters (width %d, %d layers, "
             "vocabulary %d), f32, fused AdamW, one thread per rank, %d ranks "
-            "on %d cores, %d tokens per rank, %d interleaved turns. %s." % (
+            "on %d cores, %d tokens per rank, %d interleaved turns." % (
                 torch.__version__, result["parameters"] / 1e6, args.width,
                 args.layers, args.vocabulary, result["ranks"],
-                len(os.sched_getaffinity(0)), args.tokens, args.pairs,
-                platform.machine()), "",
+                len(os.sched_getaffinity(0)), args.tokens, args.pairs), "",
             "| backend | step, median, ms | step / gloo, median of pairs | "
             "10-90 % of pairs |", "|---|---|---|---|"]
     for name, median, ratio, low, high in lines:
@@ -188,11 +205,11 @@ def launch(args, out):
     with tempfile.TemporaryDirectory() as folder:
         place = dict(WORLD_SIZE=str(args.ranks), MASTER_ADDR="127.0.0.1",
                      OMP_NUM_THREADS="1", MKL_NUM_THREADS="1")
-        with __import__("socket").socket() as probe:
+        with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             place["MASTER_PORT"] = str(probe.getsockname()[1])
         command = [sys.executable, "-B", os.path.abspath(__file__),
-                   "--rank-of", secrets.token_hex(4), "--out", out]
+                   "--as-rank", "--out", out]
         for name in ("tokens", "pairs", "warm_up", "width", "layers",
                      "vocabulary"):
             command += ["--" + name.replace("_", "-"),
@@ -221,10 +238,11 @@ def main():
     parser.add_argument("--layers", type=int, default=12)
     parser.add_argument("--vocabulary", type=int, default=8192)
     parser.add_argument("--report", help="where to write the report")
-    parser.add_argument("--rank-of", help=argparse.SUPPRESS)
+    parser.add_argument("--as-rank", action="store_true",
+                        help=argparse.SUPPRESS)
     parser.add_argument("--out", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.rank_of:
+    if args.as_rank:
         rank_main(args)
         return
     with tempfile.TemporaryDirectory() as folder:

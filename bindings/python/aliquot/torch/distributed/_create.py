@@ -63,8 +63,11 @@ def _meet(store: Any, rank: int, size: int, seconds: float, ranks: List[int],
         mine = _key(rank)
         store.set(mine, context.bootstrap_blob())
         _wait(store, size, end, seconds, ranks)
-        blobs = [bytes(store.get(_key(r))) for r in range(size)]
-        context.connect(blobs, max(end - time.monotonic(), 0.001))
+        keys = [_key(r) for r in range(size)]
+        blobs = (store.multi_get(keys) if store.has_extended_api() else
+                 [store.get(key) for key in keys])
+        context.connect([bytes(blob) for blob in blobs],
+                        max(end - time.monotonic(), 0.001))
         # All have read it; a later group of the same name must not find it.
         store.delete_key(mine)
     except BaseException:
