@@ -156,6 +156,9 @@ struct alq_api {
   alq_status (*alq_unit_add)(alq_engine* engine, const char* name,
                              const int64_t* params, int64_t n, uint32_t flags,
                              int64_t* id, alq_error* err);
+  alq_status (*alq_unit_place)(alq_engine* engine, int64_t unit,
+                               uint32_t param_axes, uint32_t grad_axes,
+                               uint32_t state_axes, alq_error* err);
   alq_status (*alq_optimizer_set)(alq_engine* engine, int32_t group,
                                   const alq_optimizer_desc* desc,
                                   alq_error* err);

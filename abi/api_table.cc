@@ -75,6 +75,7 @@ constexpr alq_api kTable = {
     alq_engine_create,
     alq_param_add,
     alq_unit_add,
+    alq_unit_place,
     alq_optimizer_set,
     alq_engine_plan,
     alq_engine_plan_text,

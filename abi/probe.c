@@ -603,6 +603,18 @@ alq_status alq_unit_add(alq_engine* engine, const char* name,
   return 0;
 }
 
+alq_status alq_unit_place(alq_engine* engine, int64_t unit, uint32_t param_axes,
+                          uint32_t grad_axes, uint32_t state_axes,
+                          alq_error* err) {
+  (void)engine;
+  (void)unit;
+  (void)param_axes;
+  (void)grad_axes;
+  (void)state_axes;
+  (void)err;
+  return 0;
+}
+
 alq_status alq_optimizer_set(alq_engine* engine, int32_t group,
                              const alq_optimizer_desc* desc, alq_error* err) {
   (void)engine;

@@ -79,6 +79,7 @@ static const struct {
     {"alq_engine_create", (any_function)alq_engine_create},
     {"alq_param_add", (any_function)alq_param_add},
     {"alq_unit_add", (any_function)alq_unit_add},
+    {"alq_unit_place", (any_function)alq_unit_place},
     {"alq_optimizer_set", (any_function)alq_optimizer_set},
     {"alq_engine_plan", (any_function)alq_engine_plan},
     {"alq_engine_plan_text", (any_function)alq_engine_plan_text},
@@ -187,6 +188,7 @@ static void check_slots(const alq_api* api) {
   SLOT(alq_engine_create);
   SLOT(alq_param_add);
   SLOT(alq_unit_add);
+  SLOT(alq_unit_place);
   SLOT(alq_optimizer_set);
   SLOT(alq_engine_plan);
   SLOT(alq_engine_plan_text);

@@ -14,6 +14,7 @@ inline constexpr int kUsage = 2;  // exit code of a wrong command line
 void add_run(CLI::App& app, const std::vector<std::string>& tail, int* code);
 void add_doctor(CLI::App& app, int* code);
 void add_bench(CLI::App& app, int* code);
+void add_blame(CLI::App& app, int* code);
 void add_version(CLI::App& app, int* code);
 
 }  // namespace aliquot::tools

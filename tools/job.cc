@@ -16,7 +16,9 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
+#include "tools/blame.h"
 #include "tools/net.h"
 
 namespace aliquot::tools {
@@ -63,6 +65,10 @@ Job::~Job() {
   for (Pipe& pipe : pipes_) {
     if (pipe.fd >= 0) close(pipe.fd);
   }
+  if (own_flight_) {
+    std::error_code ignored;
+    std::filesystem::remove_all(flight_, ignored);
+  }
   if (signal_fd_ >= 0) close(signal_fd_);
   if (null_fd_ >= 0) close(null_fd_);
 }
@@ -74,6 +80,7 @@ int Job::run() {
   }
   loop();
   drain();
+  tell_flight();
   return code_;
 }
 
@@ -103,6 +110,8 @@ bool Job::prepare() {
              {"LOCAL_WORLD_SIZE", fmt::format("{}", options_.ranks)},
              {"MASTER_ADDR", "127.0.0.1"},
              {"MASTER_PORT", fmt::format("{}", master)}};
+  if (!make_flight_folder()) return false;
+  if (!flight_.empty()) shared_.emplace_back("ALIQUOT_FLIGHT_DIR", flight_);
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     shared_.emplace_back("OMP_NUM_THREADS", "1");
   }
@@ -312,6 +321,7 @@ void Job::reap() {
 void Job::note_failure(int rank, int how, int status) {
   if (ending_ || failed_rank_ >= 0) return;  // it was told to end
   failed_rank_ = rank;
+  if (!flight_.empty()) write_first_gone(flight_, rank);
   bool exited = how == CLD_EXITED;
   code_ = exited ? status : 128 + status;
   std::string what = exited ? fmt::format("exited with code {}", status)
@@ -324,6 +334,39 @@ void Job::note_failure(int rank, int how, int status) {
           ? fmt::format("; ending {} other{}", others, others == 1 ? "" : "s")
           : ""));
   end_all(SIGTERM);
+}
+
+bool Job::make_flight_folder() {
+  if (!options_.flight.empty()) {
+    flight_ = options_.flight;
+    std::error_code failed;
+    std::filesystem::create_directories(flight_, failed);
+    if (!failed) clear_flights(flight_);
+    if (!failed) return true;
+    merger_.say(
+        fmt::format("aliquot run: --flight {}: {}", flight_, failed.message()));
+    return false;
+  }
+  if (std::getenv("ALIQUOT_FLIGHT_DIR") != nullptr) return true;
+  std::error_code failed;
+  std::string path =
+      (std::filesystem::temp_directory_path(failed) / "aliquot-XXXXXX")
+          .string();
+  // Without a place for temporary files the job runs unrecorded.
+  if (failed || mkdtemp(path.data()) == nullptr) return true;
+  flight_ = path;
+  own_flight_ = true;
+  return true;
+}
+
+// Of a job that failed by itself: who did it.
+void Job::tell_flight() {
+  if (failed_rank_ < 0 || flight_.empty()) return;
+  std::string ignored;
+  Blame result = blame(read_flights(flight_, &ignored), failed_rank_);
+  if (!result.culprits.empty()) {
+    merger_.say("aliquot run: " + result.sentence);
+  }
 }
 
 // What ranks wrote before they ended.

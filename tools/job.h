@@ -24,6 +24,9 @@ struct JobOptions {
   std::vector<std::string> command;
   Output output = Output::kPrefixed;
   double grace_s = 5;  // from SIGTERM to SIGKILL
+  // Where ranks keep their flight records; "": a folder of the job's own, which
+  // is read if the job fails and then removed.
+  std::string flight;
 };
 
 class Job {
@@ -60,6 +63,8 @@ class Job {
   void end_all(int signal);
   void kill_late();
   void drain();
+  bool make_flight_folder();
+  void tell_flight();
   int running() const;
 
   const JobOptions options_;
@@ -70,6 +75,8 @@ class Job {
   std::deque<Pipe> pipes_;                                   // addresses stay
   std::vector<std::pair<std::string, std::string>> shared_;  // variables
   int signal_fd_ = -1, null_fd_ = -1;
+  std::string flight_;       // the folder in use
+  bool own_flight_ = false;  // to be removed
   int code_ = 0;
   int failed_rank_ = -1;
   bool ending_ = false;

@@ -46,6 +46,7 @@ int main(int argc, char** argv) {
   add_run(app, tail, &code);
   add_doctor(app, &code);
   add_bench(app, &code);
+  add_blame(app, &code);
   add_version(app, &code);
   if (!words.empty() && !is_known(app, words.back())) return kUsage;
   try {

@@ -39,6 +39,9 @@ void add_run(CLI::App& app, const std::vector<std::string>& tail, int* code) {
                   "Seconds from SIGTERM to SIGKILL when a job is ended")
       ->check(CLI::Range(0.0, 3600.0))
       ->capture_default_str();
+  sub->add_option("--flight", options->flight,
+                  "Keep the ranks' flight records in this folder, for aliquot "
+                  "blame");
   sub->prefix_command();
   sub->callback([=] {
     options->command = command_of(sub->remaining(), tail);

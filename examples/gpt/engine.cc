@@ -44,7 +44,7 @@ Engine::Engine(Session& session, const Options& options, const Layout& layout,
   status.check(alq_engine_create(session.mesh(), &desc, &engine, status));
   engine_.reset(engine);
   add_params(layout, options.dtype);
-  add_units(layout);
+  add_units(layout, options.replicate_root);
   set_optimizers();
   plan(options, microbatches);
 }
@@ -65,7 +65,7 @@ void Engine::add_params(const Layout& layout, int32_t dtype) {
   }
 }
 
-void Engine::add_units(const Layout& layout) {
+void Engine::add_units(const Layout& layout, bool replicate_root) {
   Status status;
   for (const UnitSpec& spec : layout.units) {
     std::vector<int64_t> ids;
@@ -76,6 +76,10 @@ void Engine::add_units(const Layout& layout) {
     status.check(alq_unit_add(engine_.get(), spec.name.c_str(), ids.data(),
                               static_cast<int64_t>(ids.size()),
                               spec.root ? ALQ_UNIT_ROOT : 0, &id, status));
+    if (spec.root && replicate_root) {
+      status.check(alq_unit_place(engine_.get(), id, ALQ_AXIS_NONE,
+                                  ALQ_AXIS_NONE, ALQ_AXIS_NONE, status));
+    }
     units_.push_back(id);
     unit_params_.push_back(std::move(ids));
   }

@@ -41,7 +41,7 @@ class Engine final : public Host {
 
  private:
   void add_params(const Layout& layout, int32_t dtype);
-  void add_units(const Layout& layout);
+  void add_units(const Layout& layout, bool replicate_root);
   void set_optimizers();
   void plan(const Options& options, int64_t microbatches);
 

@@ -109,6 +109,8 @@ void add_parallel(CLI::App& app, Options& o) {
              "where parameters, gradients and optimizer states live");
   app.add_option("--mesh", o.mesh,
                  "axes over the ranks, e.g. \"dp_replicate=2,dp_shard=4\"");
+  app.add_flag("--replicate-root", o.replicate_root,
+               "keep embeddings and head whole whatever the strategy");
   app.add_option("--prefetch", o.prefetch,
                  "units gathered ahead; 0: the plan decides, -1: none");
   add_choice(app, "--gather", o.gather, kGathers, "how units are gathered");

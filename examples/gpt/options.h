@@ -31,6 +31,7 @@ struct Options {
   std::string mesh;
   std::string nesting;
   int32_t prefetch = 0;
+  bool replicate_root = false;
 
   int32_t ranks = 0;  // with threads
   bool threads = false;

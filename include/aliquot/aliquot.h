@@ -192,7 +192,9 @@ typedef struct alq_open_desc {
    * operations take as long as on a wire of N MB/s, to show overlap.
    * huge_pages=0: leave the pages of the caller's buffers alone; otherwise
    * private buffers of 4 MiB and more that peers read repeatedly are asked to
-   * lie on huge pages. */
+   * lie on huge pages.  flight_dir=PATH (or ALIQUOT_FLIGHT_DIR): keep the last
+   * operations in PATH/rank-N.flight, which outlives the process; the command
+   * `aliquot blame PATH` reads them.  PATH exists and has no ';'. */
   const char* hints;
   int64_t timeout_ns;        /* default deadline of every call; 0: 300 s */
   double time_scale;         /* multiplies every detector constant; 0: 1 */
@@ -611,7 +613,7 @@ typedef struct alq_engine alq_engine;
 #define ALQ_STRATEGY_HSDP 6    /* FSDP on dp_shard, replicas on dp_replicate */
 #define ALQ_STRATEGY_CUSTOM 7  /* the three axis masks of alq_plan_desc */
 
-/* Axis masks: over which axes a state is sharded. */
+/* Axis masks: over which axes a state is sharded; see alq_unit_place. */
 #define ALQ_AXIS_NONE 0
 #define ALQ_AXIS_DP_SHARD 1
 #define ALQ_AXIS_DP_REPLICATE 2
@@ -687,6 +689,26 @@ ALQ_API alq_status alq_unit_add(alq_engine* engine, const char* name,
                                 const int64_t* params, int64_t n,
                                 uint32_t flags, int64_t* id, alq_error* err);
 
+/* Places one unit by axis masks (ALQ_AXIS_*) of its own instead of the plan's
+ * strategy: a small unit may stay replicated among sharded ones.
+ *   A mask names the mesh's axes over which the state is sharded; each contains
+ *   the one before (parameters, gradients, states).  An axis of one rank does
+ *   not matter.  dp_shard with dp_replicate: each replica keeps its part of the
+ *   shard; dp_replicate alone needs a mesh whose dp_shard is 1.
+ *   HSDP and CUSTOM sum over dp_shard first, then over dp_replicate.  The other
+ *   strategies use both axes as one: name all those of more than one rank or
+ *   none.  The sum has the plan's nesting wherever the states are.
+ *   ALQ_DEFER_DEFAULT is decided for each unit: where some units have sharded
+ *   gradients and others not, EACH or LAST gives all sums one nesting.
+ *   A tied parameter needs equal placements in its units: plan refuses others.
+ * The last call counts.  Errors: OUT_OF_RANGE, INVALID_ARGUMENT (unknown axis),
+ *   UNSUPPORTED (masks that do not contain each other), FAILED_PRECONDITION
+ *   (after plan).
+ * Thread: handle.  Blocks: never. */
+ALQ_API alq_status alq_unit_place(alq_engine* engine, int64_t unit,
+                                  uint32_t param_axes, uint32_t grad_axes,
+                                  uint32_t state_axes, alq_error* err);
+
 #define ALQ_OPTIM_NONE 0 /* the caller updates the shards */
 #define ALQ_OPTIM_ADAMW 1
 #define ALQ_OPTIM_SGD 2
@@ -724,10 +746,12 @@ ALQ_API alq_status alq_optimizer_set(alq_engine* engine, int32_t group,
 
 #define ALQ_GATHER_AUTO 0
 #define ALQ_GATHER_COPY 1
-/* Shards of a unit share one mapping of the host; a gather copies nothing. */
+/* Shards of a unit share one mapping of the host; a gather copies nothing (but
+ * once per step the parts that replicas updated).  Asked for, it needs a unit
+ * with sharded parameters, and all such units sharded over dp_shard alone. */
 #define ALQ_GATHER_MAP 2
 
-#define ALQ_DEFER_DEFAULT 0 /* EACH for sharded gradients, else LAST */
+#define ALQ_DEFER_DEFAULT 0 /* by unit: EACH if its gradients are sharded */
 #define ALQ_DEFER_EACH 1    /* reduce in every microbatch */
 #define ALQ_DEFER_LAST 2    /* accumulate locally, reduce in the last one */
 
@@ -779,7 +803,9 @@ typedef struct alq_plan_report {
 } alq_plan_report;
 
 /* Decides placements and memory; allocates nothing.  May be called again with
- * another desc until commit.  report may be NULL.
+ * another desc until commit.  After commit, between steps and with nothing held,
+ * it plans a change: the engine goes on as it is until the next commit, which
+ * moves all values and optimizer states over.  report may be NULL.
  * Errors: RESOURCE_EXHAUSTED (over the cap: names the cheapest ways to fit),
  *   INVALID_ARGUMENT (mesh and strategy do not match), UNSUPPORTED.
  * Thread: collective.  Blocks: until deadline (plans are compared). */
@@ -796,6 +822,12 @@ ALQ_API alq_status alq_engine_plan_text(const alq_engine* engine,
 
 /* Allocates what the plan says, once.  slab: total_bytes bytes, 4096-byte
  * aligned, for MEMORY_SLAB; else NULL.  Parameters start uninitialised.
+ *
+ * After a change was planned: the same, then every value and optimizer state is
+ * gathered once into its new place (both plans' memory exists meanwhile) and the
+ * old memory is given back, a slab to the caller.  Steps go on with the same
+ * numbers; all addresses and views are new; gradients and traces of earlier
+ * steps are gone.  If a rank's slab is refused, all ranks keep the old plan.
  * Thread: collective.  Blocks: until deadline. */
 ALQ_API alq_status alq_engine_commit(alq_engine* engine, void* slab,
                                      alq_error* err);

@@ -403,6 +403,11 @@ class engine {
     return id(alq_unit_add, name, params.data(),
               static_cast<int64_t>(params.size()), flags);
   }
+  // Axis masks (ALQ_AXIS_*) of this unit instead of the plan's strategy.
+  void unit_place(int64_t unit, uint32_t param_axes, uint32_t grad_axes,
+                  uint32_t state_axes) {
+    run(alq_unit_place, unit, param_axes, grad_axes, state_axes);
+  }
   void optimizer_set(int32_t param_group, const alq_optimizer_desc& d) {
     run(alq_optimizer_set, param_group, &d);
   }

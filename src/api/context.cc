@@ -71,7 +71,9 @@ std::optional<double> hint_value(std::string_view item, std::string_view key) {
 }
 
 // "key=value;..." into the context.
-Status read_hints(const char* hints, Context* context) {
+Status read_hints(const char* hints, Context* context,
+                  std::string* flight_dir) {
+  constexpr std::string_view kFlightDir = "flight_dir=";
   std::string_view rest = hints == nullptr ? "" : hints;
   while (!rest.empty()) {
     std::string_view item = rest.substr(0, rest.find(';'));
@@ -82,10 +84,13 @@ Status read_hints(const char* hints, Context* context) {
     } else if (auto huge = hint_value(item, "huge_pages=");
                huge.has_value() && (*huge == 0 || *huge == 1)) {
       context->huge_pages = *huge == 1;
+    } else if (item.starts_with(kFlightDir) &&
+               item.size() > kFlightDir.size()) {
+      *flight_dir = item.substr(kFlightDir.size());
     } else {
       return make_error(ALQ_INVALID_ARGUMENT,
                         "hint \"{}\": known are throttle_mb_per_s=N, N above "
-                        "0, and huge_pages=0 or 1",
+                        "0, huge_pages=0 or 1, and flight_dir=PATH",
                         item);
     }
   }
@@ -155,6 +160,17 @@ Result<std::vector<Bytes>> exchange(const Place& place,
   return bootstrap->all_gather("world", std::move(mine), deadline);
 }
 
+Flight::Names call_names() {
+  Flight::Names names;
+  for (int32_t k = 0; k <= static_cast<int32_t>(CollKind::kRecv); ++k) {
+    names.kinds.emplace_back(coll_name(static_cast<CollKind>(k)));
+  }
+  for (Dtype d = 0; d <= ALQ_F8E5M2; ++d) {
+    names.dtypes.emplace_back(dtype_size(d) == 0 ? "" : dtype_name(d));
+  }
+  return names;
+}
+
 Result<std::shared_ptr<ContextState>> open(const alq_open_desc& desc) {
   ALQ_TRY(check_desc(desc));
   ALQ_ASSIGN(Place place, place_of(desc));
@@ -167,7 +183,15 @@ Result<std::shared_ptr<ContextState>> open(const alq_open_desc& desc) {
   context.local_size = place.local_size;
   if (desc.time_scale > 0) context.time_scale = desc.time_scale;
   if (desc.timeout_ns > 0) context.timeout_ns = desc.timeout_ns;
-  ALQ_TRY(read_hints(desc.hints, &context));
+  std::string flight_dir;
+  if (const char* dir = std::getenv("ALIQUOT_FLIGHT_DIR"); dir != nullptr) {
+    flight_dir = dir;
+  }
+  ALQ_TRY(read_hints(desc.hints, &context, &flight_dir));
+  if (!flight_dir.empty()) {
+    ALQ_ASSIGN(context.flight, Flight::create(flight_dir, context.rank,
+                                              context.size, call_names()));
+  }
   if (const char* fault = std::getenv("ALIQUOT_FAULT"); fault != nullptr) {
     ALQ_TRY(context.faults.arm(fault));
   }
@@ -283,6 +307,7 @@ alq_status alq_close(alq_context* ctx, int64_t timeout_ns, alq_error* err) {
     }
     ALQ_TRY(state->world->close(deadline));
     state->closed = true;
+    if (state->context->flight != nullptr) state->context->flight->close();
     return {};
   });
 }

@@ -249,6 +249,15 @@ alq_status alq_unit_add(alq_engine* engine, const char* name,
   });
 }
 
+alq_status alq_unit_place(alq_engine* engine, int64_t unit, uint32_t param_axes,
+                          uint32_t grad_axes, uint32_t state_axes,
+                          alq_error* err) {
+  return guard(err, [&]() -> Status {
+    ALQ_ASSIGN(EngineState * state, resolve(engine));
+    return state->engine->unit_place(unit, {param_axes, grad_axes, state_axes});
+  });
+}
+
 alq_status alq_optimizer_set(alq_engine* engine, int32_t group,
                              const alq_optimizer_desc* desc, alq_error* err) {
   return guard(err, [&]() -> Status {
@@ -275,10 +284,14 @@ alq_status alq_engine_plan(alq_engine* engine, const alq_plan_desc* desc,
       ALQ_TRY(read_struct("alq_plan_report", report, &checked));
     }
     ALQ_TRY(check_plan(known));
-    ALQ_TRY(state->engine->plan(known));
+    if (state->engine->committed()) {
+      ALQ_ASSIGN(state->next, state->engine->replanned(known));
+    } else {
+      ALQ_TRY(state->engine->plan(known));
+    }
     if (report == nullptr) return {};
     write_struct(
-        report_of(*state->engine->current_plan(), state->engine->model()),
+        report_of(*state->latest().current_plan(), state->latest().model()),
         report);
     return {};
   });
@@ -289,7 +302,7 @@ alq_status alq_engine_plan_text(const alq_engine* engine, int32_t format,
                                 alq_error* err) {
   return guard(err, [&]() -> Status {
     ALQ_ASSIGN(EngineState * state, resolve(engine));
-    const engine::Plan* plan = state->engine->current_plan();
+    const engine::Plan* plan = state->latest().current_plan();
     if (plan == nullptr) {
       return make_error(ALQ_FAILED_PRECONDITION,
                         "no plan yet; call alq_engine_plan");
@@ -297,7 +310,7 @@ alq_status alq_engine_plan_text(const alq_engine* engine, int32_t format,
     if (format != ALQ_FORMAT_TEXT && format != ALQ_FORMAT_JSON) {
       return make_error(ALQ_INVALID_ARGUMENT, "unknown format {}", format);
     }
-    const engine::Model& model = state->engine->model();
+    const engine::Model& model = state->latest().model();
     return write_text(format == ALQ_FORMAT_TEXT
                           ? engine::plan_text(*plan, model)
                           : engine::plan_json(*plan, model),
@@ -308,7 +321,13 @@ alq_status alq_engine_plan_text(const alq_engine* engine, int32_t format,
 alq_status alq_engine_commit(alq_engine* engine, void* slab, alq_error* err) {
   return guard(err, [&]() -> Status {
     ALQ_ASSIGN(EngineState * state, resolve(engine));
-    return state->engine->commit(slab);
+    if (state->next == nullptr) return state->engine->commit(slab);
+    std::shared_ptr<engine::Engine> next = std::move(state->next);
+    ALQ_TRY(next->take_over(*state->engine, slab));
+    ALQ_TRY(state->engine->close(state->ctx->context->deadline(0)));
+    state->engine->retire(state->engine);
+    state->engine = std::move(next);
+    return {};
   });
 }
 

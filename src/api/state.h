@@ -49,6 +49,12 @@ struct MeshState {
 struct EngineState {
   std::shared_ptr<ContextState> ctx;
   std::shared_ptr<engine::Engine> engine;
+  // Planned beside a committed engine; takes its place at the next commit.
+  std::shared_ptr<engine::Engine> next;
+
+  const engine::Engine& latest() const {
+    return next != nullptr ? *next : *engine;
+  }
 };
 
 template <typename Opaque>

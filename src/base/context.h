@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/fault.h"
+#include "base/flight.h"
 #include "base/log.h"
 
 namespace aliquot {
@@ -25,6 +26,7 @@ struct Context {
   bool huge_pages = true;
   LogRing log;
   Faults faults;
+  std::unique_ptr<Flight> flight;  // null: nothing is recorded
 
   // timeout 0 means the default.
   Deadline deadline(int64_t timeout) const {

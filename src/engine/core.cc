@@ -117,8 +117,12 @@ void Core::bring(int32_t bundle, bool prefetched) {
   }
   owner = bundle;
   set_fresh(bundle, true);
-  bundles_[at(bundle)].awaited = false;
-  act(ActionKind::kGather, bundle, prefetched ? 1 : 0);
+  BundleState& state = bundles_[at(bundle)];
+  state.awaited = false;
+  act(ActionKind::kGather, bundle,
+      (prefetched ? kGatherPrefetched : 0) |
+          (state.changed ? kGatherChanged : 0));
+  state.changed = false;
   ++gathers_;
   prefetches_ += prefetched ? 1 : 0;
 }
@@ -329,7 +333,9 @@ CoreError Core::step() {
 
 void Core::touch() {
   for (size_t b = 0; b < bundles_.size(); ++b) {
-    if (shape_.bundles[b].gathers) set_fresh(static_cast<int32_t>(b), false);
+    if (!shape_.bundles[b].gathers) continue;
+    set_fresh(static_cast<int32_t>(b), false);
+    bundles_[b].changed = true;
   }
 }
 

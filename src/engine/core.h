@@ -48,12 +48,15 @@ struct CoreShape {
 
 enum class ActionKind : int32_t {
   kEvict,      // the slot's contents of `bundle` are dead; another comes next
-  kGather,     // enqueue the gather of `bundle`; arg 1: prefetched
+  kGather,     // enqueue the gather of `bundle`; arg: kGather* flags
   kAwait,      // the caller's stream waits for the gather of `bundle`
   kOpenGrads,  // `bundle` takes its gradient slot; wait until that is free
   kZeroGrad,   // parameter `arg` of `bundle` got no gradient: write zeros
   kReduce,     // the gradients of `bundle` are final: enqueue the reduction
 };
+
+constexpr int32_t kGatherPrefetched = 1;
+constexpr int32_t kGatherChanged = 2;  // the first since values changed
 
 struct Action {
   ActionKind kind;
@@ -127,6 +130,7 @@ class Core {
   enum class Window : int32_t { kIdle, kCollecting, kReduced };
   struct BundleState {
     bool fresh = false;        // the slot holds the current version
+    bool changed = true;       // values did, since the last gather
     bool awaited = false;      // someone waited for the current gather
     bool final_grads = false;  // since the last backward begin
     Window window = Window::kIdle;

@@ -68,6 +68,17 @@ Result<int32_t> Engine::unit_add(Unit unit) {
   return id;
 }
 
+Status Engine::unit_place(int64_t unit, const AxisMasks& masks) {
+  if (planned_) {
+    return make_error(ALQ_FAILED_PRECONDITION,
+                      "engine {}: units are placed before the plan", name_);
+  }
+  ALQ_TRY(check_unit(unit));
+  ALQ_TRY(check_masks(masks));
+  model_.units[static_cast<size_t>(unit)].place = masks;
+  return {};
+}
+
 Status Engine::optimizer_set(int32_t group, const alq_optimizer_desc& desc) {
   if (planned_) {
     return make_error(ALQ_FAILED_PRECONDITION,
@@ -82,34 +93,37 @@ Status Engine::optimizer_set(int32_t group, const alq_optimizer_desc& desc) {
 
 Status Engine::make_groups() {
   const char* shard_axes =
-      plan_.placement.two_axes ? "dp_shard" : "dp_replicate,dp_shard";
+      plan_.placement.axes.two_axes ? "dp_shard" : "dp_replicate,dp_shard";
   ALQ_ASSIGN(groups_.gather, mesh_->group(shard_axes, "gather", deadline()));
   ALQ_ASSIGN(groups_.reduce, mesh_->group(shard_axes, "reduce", deadline()));
-  groups_.replicate = nullptr;
+  groups_.replicate = groups_.assemble = nullptr;
   if (plan_.axes.replicas > 1) {
     ALQ_ASSIGN(groups_.replicate,
                mesh_->group("dp_replicate", "reduce", deadline()));
+    ALQ_ASSIGN(groups_.assemble,
+               mesh_->group("dp_replicate", "gather", deadline()));
   }
-  ALQ_ASSIGN(groups_.exchange,
-             mesh_->group("dp_replicate,dp_shard", "exchange", deadline()));
   return {};
 }
 
 // Ranks that planned different things would exchange garbage: compare first.
 Status Engine::compare_plans() {
-  std::string text =
-      fmt::format("{} {} {} {} {} {} {} {} {} {}", plan_.desc.strategy,
-                  plan_.axes.shards, plan_.axes.replicas, plan_.microbatches,
-                  plan_.prefetch, plan_.max_open, plan_.defer, plan_.map,
-                  plan_.desc.nesting == nullptr ? "" : plan_.desc.nesting,
-                  config_.accumulate_fast);
+  ALQ_ASSIGN(groups_.exchange,
+             mesh_->group("dp_replicate,dp_shard", "exchange", deadline()));
+  std::string text = fmt::format(
+      "{} {} {} {} {} {} {} {}", plan_.desc.strategy, plan_.axes.shards,
+      plan_.axes.replicas, plan_.microbatches, plan_.prefetch, plan_.max_open,
+      plan_.desc.nesting == nullptr ? "" : plan_.desc.nesting,
+      config_.accumulate_fast);
   text += fmt::format(" {} {} {} {} {} {} {} {} {}", plan_.desc.progress,
                       plan_.desc.memory, plan_.desc.phases, plan_.desc.reshard,
                       config_.grad_dtype, config_.accumulate_dtype,
                       config_.master_dtype, config_.loss_scale, config_.poison);
-  text +=
-      fmt::format(" {} {} {}", plan_.placement.shard_params,
-                  plan_.placement.shard_grads, plan_.placement.shard_states);
+  for (const BundlePlan& b : plan_.bundles) {
+    text += fmt::format("\n{} {} {} {} {}", extent_name(b.placement.params),
+                        extent_name(b.placement.grads),
+                        extent_name(b.placement.states), b.map, b.defer);
+  }
   for (const Unit& u : model_.units) {
     text += fmt::format("\n{} {} {}", u.name, u.root, fmt::join(u.params, ","));
   }
@@ -149,9 +163,7 @@ Status Engine::compare_plans() {
 Status Engine::plan(const alq_plan_desc& desc) {
   if (committed_) {
     return make_error(ALQ_FAILED_PRECONDITION,
-                      "engine {}: the plan is committed; create another engine "
-                      "to change it",
-                      name_);
+                      "engine {}: the plan is committed", name_);
   }
   planned_ = false;
   PlanInputs in{&model_,
@@ -162,29 +174,21 @@ Status Engine::plan(const alq_plan_desc& desc) {
                 place_.shard_index,
                 place_.replica_index,
                 mesh_->world()->common_memory()};
-  ALQ_ASSIGN(Placement placement,
-             placement_of(desc, place_.dp_shard, place_.dp_replicate));
-  ALQ_TRY(model_.build_bundles(placement.two_axes
-                                   ? place_.dp_shard
-                                   : place_.dp_shard * place_.dp_replicate));
+  ALQ_ASSIGN(DataAxes axes, data_axes(in, desc));
+  ALQ_TRY(model_.build_bundles(axes.shards, axes.replicas));
   ALQ_ASSIGN(plan_, make_plan(in, desc));
   plan_.desc.next = nullptr;
-  ALQ_TRY(make_groups());
   ALQ_TRY(compare_plans());
-  plan_.desc.nesting = nullptr;  // the caller's string; parsed by now
+  ALQ_TRY(make_groups());
   if (desc.cap_bytes > 0 && plan_.total_bytes() > desc.cap_bytes) {
     return over_cap(in, plan_);
   }
+  plan_.desc.nesting = nullptr;  // the caller's string; parsed by now
   planned_ = true;
   return {};
 }
 
-Status Engine::commit(void* slab) {
-  if (!planned_ || committed_) {
-    return make_error(
-        ALQ_FAILED_PRECONDITION, "engine {}: {}", name_,
-        planned_ ? "committed already" : "call alq_engine_plan before commit");
-  }
+Status Engine::check_slab(const void* slab) const {
   bool wants_slab = plan_.desc.memory == ALQ_MEMORY_SLAB;
   if (wants_slab != (slab != nullptr)) {
     return make_error(
@@ -196,6 +200,16 @@ Status Engine::commit(void* slab) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "engine {}: the slab is not 4096-byte aligned", name_);
   }
+  return {};
+}
+
+Status Engine::commit(void* slab) {
+  if (!planned_ || committed_) {
+    return make_error(
+        ALQ_FAILED_PRECONDITION, "engine {}: {}", name_,
+        planned_ ? "committed already" : "call alq_engine_plan before commit");
+  }
+  ALQ_TRY(check_slab(slab));
   ALQ_ASSIGN(executor_,
              Executor::create(context_, device_, groups_, &model_, &plan_,
                               &config_, &recorder_, slab, deadline()));
@@ -258,6 +272,7 @@ std::string Engine::report() const {
   nlohmann::ordered_json j;
   j["engine"] = name_;
   j["steps"] = steps_;
+  j["replans"] = replans_;
   if (committed_) {
     const Traffic& traffic = executor_->traffic();
     const ExposedTime& exposed = executor_->exposed();

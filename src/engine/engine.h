@@ -26,6 +26,7 @@ class Engine {
   // Building (before plan).
   Result<int32_t> param_add(Param param);
   Result<int32_t> unit_add(Unit unit);
+  Status unit_place(int64_t unit, const AxisMasks& masks);
   Status optimizer_set(int32_t group, const alq_optimizer_desc& desc);
 
   // Planning.
@@ -33,6 +34,12 @@ class Engine {
   const Plan* current_plan() const { return planned_ ? &plan_ : nullptr; }
   const Model& model() const { return model_; }
   Status commit(void* slab);
+
+  // Another plan (replan.cc): a second engine, planned; when it is committed by
+  // take_over it has this one's values and steps.
+  bool committed() const { return committed_; }
+  Result<std::shared_ptr<Engine>> replanned(const alq_plan_desc& desc);
+  Status take_over(Engine& old, void* slab);
 
   // Parameters (param_io.cc).
   Status param_write(int32_t param, int32_t what, const void* data,
@@ -75,7 +82,7 @@ class Engine {
     std::byte* data = nullptr;  // at element `begin` of the parameter
     int64_t begin = 0, count = 0;
     Dtype dtype = 0;
-    bool whole = false;  // every data rank has all of it
+    Extent extent = Extent::kWhole;
   };
   struct UnitViewArrays {
     std::vector<void*> params, grads, no_grads;
@@ -85,6 +92,10 @@ class Engine {
   Deadline deadline() const { return context_->deadline(0); }
   Status make_groups();
   Status compare_plans();
+  Status check_slab(const void* slab) const;
+  Status between_steps(const char* call) const;
+  Status agree(const Status& mine) const;
+  Status move_values(Engine& old, int32_t id, int32_t what, Dtype dtype);
   Status choose_progress();  // progress.cc
   Status need_committed(const char* call) const;
   Status check_unit(int64_t unit) const;
@@ -99,8 +110,10 @@ class Engine {
 
   // param_io.cc
   Result<Part> part_of(int32_t param, int32_t what) const;
-  int64_t overlap_on(const Param& param, const Segment& segment, int32_t shard,
-                     int64_t begin, int64_t end, int64_t* first) const;
+  Range overlap(const Param& param, const Range& range, int64_t begin,
+                int64_t end) const;
+  Status collect(const Param& param, const Part& part, int64_t begin,
+                 int64_t count, std::vector<std::byte>* out);
   Status read_chunk(int32_t param, const Part& part, void* data, int64_t begin,
                     int64_t count, Dtype dtype);
   Status settle();
@@ -111,6 +124,7 @@ class Engine {
   void make_shares();
   Status gather_shares(Stream* stream, StepShare* mine,
                        std::vector<StepShare>* all);
+  Range counted(const SegmentPlan& p) const;
   Status local_norm(Stream* stream, StepShare* mine);
   Status update(const alq_step_desc& desc, Stream* stream);
   Status update_run(const alq_step_desc& desc, const SegmentPlan& p,
@@ -147,6 +161,7 @@ class Engine {
   bool last_ = false, training_ = false;
   double weight_sum_ = 0;
   int64_t steps_ = 0;
+  int32_t replans_ = 0;
   bool gathered_since_sync_ = false;
   bool dirty_ = false;  // written since the last meeting
 };

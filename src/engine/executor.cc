@@ -43,7 +43,9 @@ Result<std::unique_ptr<Executor>> Executor::create(
     for (const Segment& segment : model->bundles[b].segments) {
       e->bases_.back().push_back(base);
       base += segment.count;
-      e->counts_.back().push_back(segment.shard_counts());
+      e->counts_.back().push_back(
+          {segment.shard_counts(),
+           segment.part_counts(plan->axes.shard_index)});
     }
     grad_slots = std::max(grad_slots, plan->bundles[b].grad_slot + 1);
   }
@@ -85,8 +87,7 @@ Status Executor::execute(const Action& action, Stream* caller,
                          Deadline deadline) {
   switch (action.kind) {
     case ActionKind::kEvict: return evict(action.bundle);
-    case ActionKind::kGather:
-      return gather(action.bundle, caller, action.arg != 0);
+    case ActionKind::kGather: return gather(action.bundle, caller, action.arg);
     case ActionKind::kAwait: return await(action.bundle, caller, deadline);
     case ActionKind::kOpenGrads:
       return open_grads(action.bundle, caller, deadline);
@@ -110,43 +111,64 @@ Status Executor::fill(Stream* stream, void* dst, int64_t bytes, bool nan) {
 Status Executor::evict(int32_t bundle) {
   if (!config_.poison) return {};
   for (const SegmentPlan& p : plan_.bundles[at_index(bundle)].segments) {
-    if (!p.gathered) continue;
+    if (!p.gathered && !p.assembled) continue;
     ALQ_TRY(fill(gather_stream_.get(), memory_.at(p.full),
                  p.count * dtype_size(p.dtype), true));
   }
   return {};
 }
 
-Status Executor::gather(int32_t bundle, Stream* caller, bool prefetched) {
+Status Executor::gather(int32_t bundle, Stream* caller, int32_t flags) {
   BundleEvents& events = events_[at_index(bundle)];
   // What the caller enqueued may still read the slot, or write the shards.
   ALQ_TRY(device_->record(*events.read, caller));
   Deadline none = context_->deadline(0);
   ALQ_TRY(device_->wait(gather_stream_.get(), *events.read, none));
-  int64_t bytes = gather_bytes(plan_, bundle);
+  bool changed = (flags & kGatherChanged) != 0;
+  int64_t bytes = gather_bytes(plan_, bundle, changed);
   ALQ_ASSIGN(trace::Span * span, begin_span(trace::Lane::kGather, bundle, bytes,
                                             gather_stream_.get()));
-  const std::vector<SegmentPlan>& segments =
-      plan_.bundles[at_index(bundle)].segments;
-  for (size_t s = 0; s < segments.size(); ++s) {
-    const SegmentPlan& p = segments[s];
-    if (!p.gathered) continue;
-    Coll coll;
-    coll.kind = CollKind::kAllGather;
-    coll.src = memory_.at(p.shard);
-    coll.dst = memory_.at(p.full);
-    coll.counts = counts_[at_index(bundle)][s];
-    coll.dtype = p.dtype;
-    // Shards change only in step, which meets all ranks first.
-    coll.source_stable = true;
-    coll.label = model_.bundles[at_index(bundle)].name.c_str();
-    ALQ_TRY(groups_.gather->issue(coll, gather_stream_.get(), nullptr));
+  const BundlePlan& b = plan_.bundles[at_index(bundle)];
+  for (size_t s = 0; s < b.segments.size(); ++s) {
+    ALQ_TRY(gather_segment(bundle, s, changed));
   }
-  events.prefetched = prefetched;
+  if (b.map) {
+    // Peers map this shard: it is whole when all have come here.
+    Coll barrier;
+    barrier.label = model_.bundles[at_index(bundle)].name.c_str();
+    ALQ_TRY(groups_.gather->issue(barrier, gather_stream_.get(), nullptr));
+  }
+  events.prefetched = (flags & kGatherPrefetched) != 0;
+  events.bytes = bytes;
   ++traffic_.gathers;
   traffic_.gather_bytes += bytes;
   ALQ_TRY(end_span(span, gather_stream_.get()));
   return device_->record(*events.gathered, gather_stream_.get());
+}
+
+// Shards change only in step, which meets all ranks first: no rank waits for
+// its readers, unless the shard is in a slot that the next gather takes.
+Status Executor::gather_segment(int32_t bundle, size_t segment, bool changed) {
+  const BundlePlan& b = plan_.bundles[at_index(bundle)];
+  const SegmentPlan& p = b.segments[segment];
+  const Counts& counts = counts_[at_index(bundle)][segment];
+  Coll coll;
+  coll.kind = CollKind::kAllGather;
+  coll.dtype = p.dtype;
+  coll.label = model_.bundles[at_index(bundle)].name.c_str();
+  if (assembles_now(b, p, changed)) {
+    coll.src = memory_.at(p.own_params);
+    coll.dst = memory_.at(p.shard_params);
+    coll.counts = counts.parts;
+    coll.source_stable = true;
+    ALQ_TRY(groups_.assemble->issue(coll, gather_stream_.get(), nullptr));
+  }
+  if (!p.gathered) return {};
+  coll.src = memory_.at(p.shard_params);
+  coll.dst = memory_.at(p.full);
+  coll.counts = counts.shards;
+  coll.source_stable = b.placement.params != Extent::kPart;
+  return groups_.gather->issue(coll, gather_stream_.get(), nullptr);
 }
 
 Status Executor::await(int32_t bundle, Stream* caller, Deadline deadline) {
@@ -164,7 +186,7 @@ Status Executor::await(int32_t bundle, Stream* caller, Deadline deadline) {
   exposed_.gather_ns += end - begin;
   trace::Cause cause = trace::Cause::kLateLaunch;
   if (events.prefetched) {
-    bool small = gather_bytes(plan_, bundle) < kSmallBytes;
+    bool small = events.bytes < kSmallBytes;
     cause = small ? trace::Cause::kSmallMessage : trace::Cause::kLink;
     ++exposed_.slow_gathers;
     exposed_.small_gathers += small ? 1 : 0;

@@ -17,8 +17,9 @@ namespace aliquot::engine {
 // Communicators over the data axes, all made before the first step.
 struct DataGroups {
   std::shared_ptr<Group> gather, reduce;  // over the shard axis
-  std::shared_ptr<Group> replicate;       // over the replicas; null for one
-  std::shared_ptr<Group> exchange;        // all data ranks: scalars, barriers
+  // Over the replicas, null for one: of gradients, and of a shard's parts.
+  std::shared_ptr<Group> replicate, assemble;
+  std::shared_ptr<Group> exchange;  // all data ranks: scalars, barriers
 };
 
 // What the current microbatch asks of reductions.
@@ -87,6 +88,7 @@ class Executor {
   struct BundleEvents {
     std::shared_ptr<Event> gathered, reduced, written, read;
     bool prefetched = false;
+    int64_t bytes = 0;  // of the last gather
   };
 
   Executor(std::shared_ptr<Context> context, std::shared_ptr<Device> device,
@@ -102,7 +104,8 @@ class Executor {
 
   Status execute(const Action& action, Stream* caller, Deadline deadline);
   Status evict(int32_t bundle);
-  Status gather(int32_t bundle, Stream* caller, bool prefetched);
+  Status gather(int32_t bundle, Stream* caller, int32_t flags);
+  Status gather_segment(int32_t bundle, size_t segment, bool changed);
   Status await(int32_t bundle, Stream* caller, Deadline deadline);
   Status open_grads(int32_t bundle, Stream* caller, Deadline deadline);
   Status reduce(int32_t bundle, Stream* caller);
@@ -110,7 +113,8 @@ class Executor {
   Status sum_locally(const SegmentPlan& p);
   Status reduce_over_shards(int32_t bundle, size_t segment, const void* src,
                             Dtype dtype);
-  Status reduce_over_replicas(int32_t bundle, const SegmentPlan& p);
+  Status reduce_whole(const SegmentPlan& p, Coll coll, bool first);
+  Status reduce_over_replicas(int32_t bundle, size_t segment);
   Status fold(const std::vector<Region>& levels, const SegmentPlan& p,
               int64_t count);
   Status add(void* dst, Dtype dst_dtype, const void* src, Dtype src_dtype,
@@ -143,8 +147,11 @@ class Executor {
   std::vector<BundleEvents> events_;
   std::vector<int32_t> grad_slot_user_;  // bundle that reduced from it last
   std::vector<std::vector<int64_t>> bases_;
-  // Shard counts per bundle and segment, as the collectives want them.
-  std::vector<std::vector<std::vector<int64_t>>> counts_;
+  // Per bundle and segment, as the collectives want them.
+  struct Counts {
+    std::vector<int64_t> shards, parts;
+  };
+  std::vector<std::vector<Counts>> counts_;
   // Smallest non-finite element per microbatch, written by kernels.
   std::vector<int64_t> bad_;
   MicrobatchPlace place_;

@@ -17,14 +17,41 @@ int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
 void keep_rows_whole(const std::vector<Param>& params, Segment* segment) {
   for (size_t i = 1; i + 1 < segment->cuts.size(); ++i) {
     int64_t cut = segment->cuts[i];
-    for (int32_t p : segment->params) {
-      const Param& param = params[static_cast<size_t>(p)];
-      if (cut > param.offset && cut < param.offset + param.count) {
+    // The last parameter that begins before the cut.
+    auto after = std::partition_point(
+        segment->params.begin(), segment->params.end(),
+        [&](int32_t p) { return params[static_cast<size_t>(p)].offset < cut; });
+    if (after != segment->params.begin()) {
+      const Param& param = params[static_cast<size_t>(*(after - 1))];
+      if (cut < param.offset + param.count) {
         cut = param.offset + (cut - param.offset) / param.row() * param.row();
       }
     }
     segment->cuts[i] = std::max(cut, segment->cuts[i - 1]);
   }
+}
+
+// Each shard is cut again, for its replicas.
+std::vector<int64_t> cut_twice(int64_t count, int32_t shards,
+                               int32_t replicas) {
+  std::vector<int64_t> coarse = even_cuts(count, shards), cuts;
+  for (size_t i = 0; i + 1 < coarse.size(); ++i) {
+    std::vector<int64_t> fine = even_cuts(coarse[i + 1] - coarse[i], replicas);
+    fine.pop_back();  // the next shard begins there
+    for (int64_t cut : fine) cuts.push_back(coarse[i] + cut);
+  }
+  cuts.push_back(count);
+  return cuts;
+}
+
+// Differences of `n` neighbouring cuts, from cut `first` on, `step` apart.
+std::vector<int64_t> counts_between(const std::vector<int64_t>& cuts,
+                                    size_t first, size_t step, size_t n) {
+  std::vector<int64_t> counts(n);
+  for (size_t i = 0; i < n; ++i) {
+    counts[i] = cuts[first + (i + 1) * step] - cuts[first + i * step];
+  }
+  return counts;
 }
 
 }  // namespace
@@ -57,9 +84,22 @@ void Model::place(int32_t id) {
 }
 
 std::vector<int64_t> Segment::shard_counts() const {
-  std::vector<int64_t> counts(cuts.size() - 1);
-  for (size_t i = 0; i < counts.size(); ++i) counts[i] = cuts[i + 1] - cuts[i];
-  return counts;
+  size_t step = static_cast<size_t>(replicas);
+  return counts_between(cuts, 0, step, (cuts.size() - 1) / step);
+}
+
+std::vector<int64_t> Segment::part_counts(int32_t shard) const {
+  size_t step = static_cast<size_t>(replicas);
+  return counts_between(cuts, static_cast<size_t>(shard) * step, 1, step);
+}
+
+Range Segment::range(Extent extent, int32_t shard, int32_t replica) const {
+  if (extent == Extent::kWhole) return {0, count};
+  bool part = extent == Extent::kPart;
+  size_t first = static_cast<size_t>(shard) * static_cast<size_t>(replicas) +
+                 static_cast<size_t>(part ? replica : 0);
+  size_t last = first + static_cast<size_t>(part ? 1 : replicas);
+  return {cuts[first], cuts[last] - cuts[first]};
 }
 
 std::vector<int64_t> even_cuts(int64_t count, int32_t shards) {
@@ -71,7 +111,7 @@ std::vector<int64_t> even_cuts(int64_t count, int32_t shards) {
   return cuts;
 }
 
-Status Model::build_bundles(int32_t shards) {
+Status Model::build_bundles(int32_t shards, int32_t replicas) {
   bundles.clear();
   for (Unit& unit : units) unit.bundles.clear();
 
@@ -127,7 +167,8 @@ Status Model::build_bundles(int32_t shards) {
 
   for (Bundle& bundle : bundles) {
     for (Segment& segment : bundle.segments) {
-      segment.cuts = even_cuts(segment.count, shards);
+      segment.replicas = replicas;
+      segment.cuts = cut_twice(segment.count, shards, replicas);
       keep_rows_whole(params, &segment);
     }
   }

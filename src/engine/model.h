@@ -8,11 +8,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/dtype.h"
 #include "base/status.h"
+#include "engine/placement.h"
 
 namespace aliquot::engine {
 
@@ -38,7 +40,8 @@ struct Unit {
   std::string name;
   std::vector<int32_t> params;
   bool root = false;
-  std::vector<int32_t> bundles;  // set by build_bundles
+  std::vector<int32_t> bundles;         // set by build_bundles
+  std::optional<AxisMasks> place = {};  // instead of the plan's placement
 };
 
 // Neighbouring parameters of one optimizer group: one launch per step.
@@ -47,21 +50,27 @@ struct Run {
   int64_t begin = 0, end = 0;  // elements of the segment
 };
 
+// Elements [begin, begin + count) of a segment.
+struct Range {
+  int64_t begin = 0, count = 0;
+  int64_t end() const { return begin + count; }
+};
+
 struct Segment {
   Dtype dtype = ALQ_F32;
   bool trainable = false;
   std::vector<int32_t> params;  // ascending offsets, ascending optim_group
   std::vector<Run> runs;
   int64_t count = 0;  // elements, with alignment gaps
-  // Rank i of the shard axis owns elements [cuts[i], cuts[i + 1]).
+  // Part j of shard i begins at cuts[i * replicas + j]; the next cut ends it.
   std::vector<int64_t> cuts;
+  int32_t replicas = 1;
 
   int64_t bytes() const { return count * dtype_size(dtype); }
-  int64_t shard_begin(int32_t i) const { return cuts[static_cast<size_t>(i)]; }
-  int64_t shard_count(int32_t i) const {
-    return cuts[static_cast<size_t>(i) + 1] - cuts[static_cast<size_t>(i)];
-  }
+  // Elements that a rank at this place keeps.
+  Range range(Extent extent, int32_t shard, int32_t replica) const;
   std::vector<int64_t> shard_counts() const;
+  std::vector<int64_t> part_counts(int32_t shard) const;
 };
 
 struct Bundle {
@@ -79,9 +88,10 @@ struct Model {
   std::vector<Bundle> bundles;
 
   // Groups parameters into bundles and lays out their segments, each parameter
-  // aligned to 64 bytes, cut evenly over `shards` ranks (whole rows stay
-  // whole).  Parameters in no unit are an error naming them.
-  Status build_bundles(int32_t shards);
+  // aligned to 64 bytes, cut evenly over `shards` ranks and each shard over
+  // `replicas` (whole rows stay whole).  Parameters in no unit are an error
+  // naming them.
+  Status build_bundles(int32_t shards, int32_t replicas = 1);
 
  private:
   void place(int32_t param);

@@ -35,16 +35,12 @@ Status check_range(const Param& param, const char* verb, const void* data,
 
 }  // namespace
 
-// Elements of the parameter that shard `shard` owns, cut to [begin, end).
-int64_t Engine::overlap_on(const Param& param, const Segment& segment,
-                           int32_t shard, int64_t begin, int64_t end,
-                           int64_t* first) const {
-  int64_t from = std::max(segment.shard_begin(shard) - param.offset, begin);
-  int64_t to = std::min(
-      segment.shard_begin(shard) + segment.shard_count(shard) - param.offset,
-      end);
-  *first = from;
-  return std::max<int64_t>(to - from, 0);
+// Elements of the parameter in a range of its segment, cut to [begin, end).
+Range Engine::overlap(const Param& param, const Range& range, int64_t begin,
+                      int64_t end) const {
+  int64_t from = std::max(range.begin - param.offset, begin);
+  int64_t to = std::min(range.end() - param.offset, end);
+  return {from, std::max<int64_t>(to - from, 0)};
 }
 
 Result<Engine::Part> Engine::part_of(int32_t id, int32_t what) const {
@@ -55,7 +51,7 @@ Result<Engine::Part> Engine::part_of(int32_t id, int32_t what) const {
   Region region;
   Part part;
   if (what == ALQ_VALUE) {
-    region = param.trainable ? p.master : p.shard;
+    region = param.trainable ? p.master : p.own_params;
     part.dtype = param.trainable ? p.master_dtype : p.dtype;
   } else if (what == ALQ_GRAD && param.trainable) {
     region = p.final;
@@ -70,13 +66,13 @@ Result<Engine::Part> Engine::part_of(int32_t id, int32_t what) const {
                       param.name, param.trainable ? "trainable" : "frozen",
                       what_name(what), what);
   }
-  part.whole = !p.split;
-  int64_t from = std::max(p.begin, param.offset);
-  int64_t to = std::min(p.begin + p.own, param.offset + param.count);
-  part.begin = std::clamp<int64_t>(from - param.offset, 0, param.count);
-  part.count = std::max<int64_t>(to - from, 0);
-  part.data = executor_->at(region) +
-              (part.count > 0 ? from - p.begin : 0) * dtype_size(part.dtype);
+  part.extent = p.extent;
+  Range mine = overlap(param, p.own, 0, param.count);
+  part.begin = std::clamp<int64_t>(mine.begin, 0, param.count);
+  part.count = mine.count;
+  int64_t skipped =
+      part.count > 0 ? param.offset + mine.begin - p.own.begin : 0;
+  part.data = executor_->at(region) + skipped * dtype_size(part.dtype);
   return part;
 }
 
@@ -138,10 +134,53 @@ Status Engine::param_write(int32_t id, int32_t what, const void* data,
   const SegmentPlan& p = executor_->segment_of(param);
   if (what != ALQ_VALUE || part.dtype == p.dtype) return {};
   // The compute copy is the master rounded.
-  std::byte* model = executor_->at(p.shard) +
-                     (param.offset + from - p.begin) * dtype_size(p.dtype);
+  std::byte* model = executor_->at(p.own_params) +
+                     (param.offset + from - p.own.begin) * dtype_size(p.dtype);
   kernels::CastArgs round{model, dst, n, p.dtype, part.dtype, 1.0};
   return device_->launch(nullptr, kernels::OpCode::kCast, &round, sizeof round);
+}
+
+// Fills `out` with elements [begin, begin + count) of the parameter out of the
+// ranks' parts: first each shard from its replicas, then all from the shards.
+Status Engine::collect(const Param& param, const Part& part, int64_t begin,
+                       int64_t count, std::vector<std::byte>* out) {
+  const DataAxes& axes = plan_.axes;
+  const Segment& segment = model_.bundles[static_cast<size_t>(param.bundle)]
+                               .segments[static_cast<size_t>(param.segment)];
+  int64_t size = dtype_size(part.dtype);
+  auto range = [&](Extent extent, int32_t shard, int32_t replica) {
+    return overlap(param, segment.range(extent, shard, replica), begin,
+                   begin + count);
+  };
+  Range own = range(part.extent, axes.shard_index, axes.replica_index);
+  const std::byte* src =
+      part.data + std::max<int64_t>(own.begin - part.begin, 0) * size;
+  Coll coll;
+  coll.kind = CollKind::kAllGather;
+  coll.dtype = part.dtype;
+  coll.label = param.name.c_str();
+  std::vector<int64_t> counts;
+  std::vector<std::byte> shard;
+  if (part.extent == Extent::kPart) {
+    for (int32_t r = 0; r < axes.replicas; ++r) {
+      counts.push_back(range(Extent::kPart, axes.shard_index, r).count);
+    }
+    own = range(Extent::kShard, axes.shard_index, 0);
+    shard.resize(static_cast<size_t>(own.count * size));
+    coll.src = src;
+    coll.dst = shard.data();
+    coll.counts = counts;
+    ALQ_TRY(groups_.assemble->issue(coll, nullptr, nullptr));
+    src = shard.data();
+  }
+  counts.clear();
+  for (int32_t s = 0; s < axes.shards; ++s) {
+    counts.push_back(range(Extent::kShard, s, 0).count);
+  }
+  coll.src = src;
+  coll.dst = out->data();
+  coll.counts = counts;
+  return groups_.gather->issue(coll, nullptr, nullptr);
 }
 
 Status Engine::read_chunk(int32_t id, const Part& part, void* data,
@@ -149,28 +188,11 @@ Status Engine::read_chunk(int32_t id, const Part& part, void* data,
   const Param& param = model_.params[static_cast<size_t>(id)];
   int64_t size = dtype_size(part.dtype);
   std::vector<std::byte> whole(static_cast<size_t>(count * size));
-  if (part.whole) {
+  if (part.extent == Extent::kWhole) {
     std::memcpy(whole.data(), part.data + (begin - part.begin) * size,
                 whole.size());
   } else {
-    const Segment& segment = model_.bundles[static_cast<size_t>(param.bundle)]
-                                 .segments[static_cast<size_t>(param.segment)];
-    std::vector<int64_t> counts(static_cast<size_t>(plan_.axes.shards));
-    int64_t first = 0;
-    for (int32_t s = 0; s < plan_.axes.shards; ++s) {
-      counts[static_cast<size_t>(s)] =
-          overlap_on(param, segment, s, begin, begin + count, &first);
-    }
-    overlap_on(param, segment, plan_.axes.shard_index, begin, begin + count,
-               &first);
-    Coll coll;
-    coll.kind = CollKind::kAllGather;
-    coll.src = part.data + std::max<int64_t>(first - part.begin, 0) * size;
-    coll.dst = whole.data();
-    coll.counts = counts;
-    coll.dtype = part.dtype;
-    coll.label = param.name.c_str();
-    ALQ_TRY(groups_.gather->issue(coll, nullptr, nullptr));
+    ALQ_TRY(collect(param, part, begin, count, &whole));
   }
   if (dtype == part.dtype) {
     std::memcpy(data, whole.data(), whole.size());

@@ -1,166 +1,46 @@
-// Decides a plan: choices first, then a place for every region.
+// Decides a plan: what each bundle does.  The regions follow from that.
 #include "engine/plan.h"
 
 #include <algorithm>
 
+#include "engine/planner.h"
+
 namespace aliquot::engine {
-
-namespace {
-
-constexpr int64_t kAlign = 64;
-constexpr int64_t kPage = 4096;
-
-int64_t round_up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
-
-// Hands out consecutive places of the arena and of common memory.
-class Layout {
- public:
-  explicit Layout(Plan* plan) : plan_(plan) {}
-
-  bool overflowed() const { return overflowed_; }
-
-  Region take(Owner owner, int64_t bytes) {
-    if (!fits(bytes)) return {0, false};
-    Region region{plan_->arena_bytes, false};
-    int64_t size = round_up(bytes, kAlign);
-    plan_->arena_bytes += size;
-    plan_->by_owner[static_cast<size_t>(owner)] += size;
-    return region;
-  }
-
-  Region take_common(int64_t bytes) {
-    if (!fits(bytes)) return {0, true};
-    Region region{plan_->common_bytes, true};
-    plan_->common_bytes += round_up(bytes, kAlign);
-    return region;
-  }
-
- private:
-  bool fits(int64_t bytes) {
-    constexpr int64_t kMost = int64_t{1} << 57;
-    overflowed_ = overflowed_ || bytes < 0 || bytes > kMost ||
-                  plan_->arena_bytes > kMost || plan_->common_bytes > kMost;
-    return !overflowed_;
-  }
-
-  Plan* plan_;
-  bool overflowed_ = false;
-};
-
-Region inside(Region region, int64_t elements, Dtype dtype) {
-  region.offset += elements * dtype_size(dtype);
-  return region;
-}
-
-// Slots of a ring: each as large as the largest bundle that uses it.
-class Ring {
- public:
-  explicit Ring(size_t slots) : bytes_(slots, 0), offset_(slots, 0) {}
-
-  // Reserves room for one bundle; returns its segments' offsets in the slot.
-  void grow(size_t slot, int64_t bytes) {
-    bytes_[slot] = std::max(bytes_[slot], bytes);
-  }
-  void place(Layout* layout, Owner owner) {
-    for (size_t i = 0; i < bytes_.size(); ++i) {
-      offset_[i] = layout->take(owner, bytes_[i]).offset;
-    }
-  }
-  Region at(size_t slot, int64_t offset) const {
-    return {offset_[slot] + offset, false};
-  }
-
- private:
-  std::vector<int64_t> bytes_, offset_;
-};
-
-class Planner {
- public:
-  Planner(const PlanInputs& in, Plan* plan)
-      : in_(in), plan_(*plan), layout_(plan) {}
-
-  Status run() {
-    ALQ_TRY(choose());
-    ALQ_TRY(choose_dtypes());
-    assign_slots();
-    Ring slots(static_cast<size_t>(ring_slots_));
-    Ring grads(static_cast<size_t>(ring_grads_));
-    size_rings(&slots, &grads);
-    slots.place(&layout_, Owner::kSlot);
-    grads.place(&layout_, Owner::kGrad);
-    for (size_t b = 0; b < plan_.bundles.size(); ++b) {
-      int64_t param_at = 0, grad_at = 0;
-      for (size_t s = 0; s < plan_.bundles[b].segments.size(); ++s) {
-        place_params(b, s, slots, &param_at);
-        if (segment(b, s).trainable) place_grads(b, s, grads, &grad_at);
-      }
-    }
-    constexpr int64_t kMostBytes = int64_t{1} << 56;
-    if (layout_.overflowed() || plan_.arena_bytes > kMostBytes ||
-        plan_.common_bytes > kMostBytes) {
-      return make_error(ALQ_RESOURCE_EXHAUSTED,
-                        "the plan needs more than 2^56 bytes per rank; check "
-                        "the parameters' shapes");
-    }
-    plan_.arena_bytes = round_up(plan_.arena_bytes, kPage);
-    plan_.common_bytes = round_up(plan_.common_bytes, kPage);
-    return {};
-  }
-
- private:
-  const Segment& segment(size_t b, size_t s) const {
-    return in_.model->bundles[b].segments[s];
-  }
-  bool many() const { return plan_.axes.shards * plan_.axes.replicas > 1; }
-  bool split() const { return plan_.axes.shards > 1; }
-
-  // Is the segment's own part smaller than the whole?
-  bool owns_part(const Segment& s) const {
-    return split() && (plan_.placement.shard_params ||
-                       (s.trainable && plan_.placement.shard_states));
-  }
-  bool in_ring(size_t b) const {
-    return split() && plan_.placement.shard_params && !plan_.map &&
-           !in_.model->bundles[b].resident;
-  }
-  // Sums over microbatches are kept locally, in full.
-  bool sums_locally() const { return plan_.defer || !many(); }
-  bool accumulates() const { return plan_.microbatches > 1; }
-
-  // Is the lent view the place where the sum ends as well?
-  bool lent_is_sum(const SegmentPlan& p) const {
-    if (p.grad_dtype != p.accum_dtype) return false;
-    if (!accumulates()) return !plan_.placement.shard_grads || !many();
-    return sums_locally() && in_.config->accumulate_fast &&
-           plan_.nesting.levels() == 1;
-  }
-  bool grads_in_ring(size_t b) const {
-    if (in_.model->bundles[b].resident) return false;
-    for (const SegmentPlan& p : plan_.bundles[b].segments) {
-      if (p.accum_dtype != 0 && lent_is_sum(p)) return false;
-    }
-    bool full_elsewhere = sums_locally() && accumulates();
-    return (many() && plan_.placement.shard_grads) || full_elsewhere || !many();
-  }
-
-  Status choose();
-  Status choose_dtypes();
-  void assign_slots();
-  void size_rings(Ring* slots, Ring* grads);
-  void place_params(size_t b, size_t s, const Ring& slots, int64_t* at);
-  void place_grads(size_t b, size_t s, const Ring& grads, int64_t* at);
-
-  const PlanInputs& in_;
-  Plan& plan_;
-  Layout layout_;
-  int32_t ring_slots_ = 0, ring_grads_ = 0;
-};
 
 Status Planner::choose() {
   const alq_plan_desc& desc = plan_.desc;
   plan_.microbatches = desc.microbatches > 0 ? desc.microbatches : 1;
   plan_.prefetch = desc.prefetch == 0 ? 1 : std::max(desc.prefetch, 0);
   plan_.max_open = desc.max_open > 0 ? desc.max_open : 1;
+  ALQ_TRY(choose_nesting());
+  if (desc.defer < 0 || desc.defer > ALQ_DEFER_LAST) {
+    return make_error(ALQ_INVALID_ARGUMENT, "unknown defer {}", desc.defer);
+  }
+  plan_.bundles.resize(in_.model->bundles.size());
+  for (size_t b = 0; b < plan_.bundles.size(); ++b) {
+    ALQ_TRY(choose_placement(b));
+    BundlePlan& bundle = plan_.bundles[b];
+    bundle.defer = desc.defer == ALQ_DEFER_LAST ||
+                   (desc.defer == ALQ_DEFER_DEFAULT &&
+                    bundle.placement.grads == Extent::kWhole);
+  }
+  ALQ_TRY(choose_gather());
+  for (size_t b = 0; b < plan_.bundles.size(); ++b) {
+    BundlePlan& bundle = plan_.bundles[b];
+    bundle.segments.resize(in_.model->bundles[b].segments.size());
+    for (size_t s = 0; s < bundle.segments.size(); ++s) {
+      const Segment& seg = segment(b, s);
+      choose_extents(seg, &bundle, &bundle.segments[s]);
+      if (!seg.trainable) continue;
+      ALQ_TRY(choose_dtypes(seg, &bundle.segments[s]));
+      ALQ_TRY(choose_state_dtype(b, seg, &bundle.segments[s]));
+    }
+  }
+  return {};
+}
+
+Status Planner::choose_nesting() {
+  const alq_plan_desc& desc = plan_.desc;
   ALQ_ASSIGN(plan_.nesting,
              Nesting::parse(desc.nesting == nullptr ? "" : desc.nesting));
   int64_t total = plan_.nesting.total();
@@ -170,179 +50,116 @@ Status Planner::choose() {
                       "per step and rank",
                       desc.nesting, total, plan_.microbatches);
   }
-  if (desc.defer < 0 || desc.defer > ALQ_DEFER_LAST) {
-    return make_error(ALQ_INVALID_ARGUMENT, "unknown defer {}", desc.defer);
+  return {};
+}
+
+// Of the bundle's units, which must agree: it is stored once.
+Status Planner::choose_placement(size_t b) {
+  const std::vector<int32_t>& units = in_.model->bundles[b].units;
+  Placement& chosen = plan_.bundles[b].placement;
+  for (size_t i = 0; i < units.size(); ++i) {
+    const Unit& unit = in_.model->units[static_cast<size_t>(units[i])];
+    Placement placement = plan_.placement.usual;
+    if (unit.place.has_value()) {
+      Result<Placement> own = placement_of(*unit.place, plan_.placement.axes);
+      if (!own.ok()) {
+        return make_error(own.status().code(), "unit \"{}\": {}", unit.name,
+                          own.status().message());
+      }
+      placement = *own;
+    }
+    if (plan_.desc.reshard == 2) placement.params = Extent::kWhole;
+    if (i == 0) chosen = placement;
+    if (placement == chosen) continue;
+    int32_t param = in_.model->bundles[b].segments[0].params[0];
+    return make_error(
+        ALQ_INVALID_ARGUMENT,
+        "parameter \"{}\" is tied between units \"{}\" and \"{}\", whose "
+        "placements differ; give both the same with alq_unit_place",
+        in_.model->params[static_cast<size_t>(param)].name,
+        in_.model->units[static_cast<size_t>(units[0])].name, unit.name);
   }
-  plan_.defer =
-      desc.defer == ALQ_DEFER_LAST ||
-      (desc.defer == ALQ_DEFER_DEFAULT && !plan_.placement.shard_grads);
-  if (!plan_.defer && many() && !plan_.placement.shard_states &&
-      accumulates()) {
-    return make_error(ALQ_UNSUPPORTED,
-                      "replicated gradients are reduced in the last microbatch "
-                      "only; use ALQ_DEFER_LAST");
+  return {};
+}
+
+// Ranks that hold the shards must see one memory, and nothing else may move
+// parameters there in the middle of a step.
+bool Planner::can_map(const BundlePlan& bundle) const {
+  return plan_.axes.shards > 1 && bundle.placement.params == Extent::kShard &&
+         in_.host_shared && plan_.desc.memory != ALQ_MEMORY_SLAB;
+}
+
+Status Planner::choose_gather() {
+  bool must = plan_.desc.gather == ALQ_GATHER_MAP, maps = false;
+  for (size_t b = 0; b < plan_.bundles.size(); ++b) {
+    BundlePlan& bundle = plan_.bundles[b];
+    bundle.map = can_map(bundle) && plan_.desc.gather != ALQ_GATHER_COPY;
+    maps = maps || bundle.map;
+    if (!must || bundle.map || bundle.placement.params == Extent::kWhole) {
+      continue;
+    }
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "unit {}: gather MAP needs parameters sharded over "
+                      "dp_shard alone, its ranks on one host and memory LEND "
+                      "or INTO; use AUTO or COPY",
+                      in_.model->bundles[b].name);
   }
-  if (desc.reshard == 2) plan_.placement.shard_params = false;
-  bool can_map = split() && plan_.placement.shard_params && in_.host_shared &&
-                 desc.memory != ALQ_MEMORY_SLAB;
-  if (desc.gather == ALQ_GATHER_MAP && !can_map) {
+  if (must && !maps) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "gather MAP needs parameters sharded over ranks of one "
                       "host and memory LEND or INTO; use COPY");
   }
-  plan_.map = can_map && desc.gather != ALQ_GATHER_COPY;
   return {};
 }
 
-Status Planner::choose_dtypes() {
+void Planner::choose_extents(const Segment& seg, BundlePlan* bundle,
+                             SegmentPlan* p) const {
+  const Placement& placement = bundle->placement;
+  p->dtype = seg.dtype;
+  p->count = seg.count;
+  p->extent = seg.trainable ? placement.states : placement.params;
+  p->own = range(seg, p->extent);
+  p->shard = range(seg, std::min(p->extent, Extent::kShard));
+  p->gathered =
+      plan_.axes.shards > 1 && p->extent != Extent::kWhole && !bundle->map;
+  p->assembled = p->extent == Extent::kPart;
+  bundle->gathers = bundle->gathers || p->gathered || p->assembled;
+}
+
+Status Planner::choose_dtypes(const Segment& seg, SegmentPlan* p) const {
   const EngineConfig& config = *in_.config;
-  plan_.bundles.resize(in_.model->bundles.size());
-  for (size_t b = 0; b < plan_.bundles.size(); ++b) {
-    plan_.bundles[b].segments.resize(in_.model->bundles[b].segments.size());
-    for (size_t s = 0; s < plan_.bundles[b].segments.size(); ++s) {
-      const Segment& seg = segment(b, s);
-      SegmentPlan& p = plan_.bundles[b].segments[s];
-      p.dtype = seg.dtype;
-      p.count = seg.count;
-      bool part = owns_part(seg);
-      p.begin = part ? seg.shard_begin(plan_.axes.shard_index) : 0;
-      p.own = part ? seg.shard_count(plan_.axes.shard_index) : seg.count;
-      p.split = part;
-      p.gathered = part && !plan_.map;
-      plan_.bundles[b].gathers = plan_.bundles[b].gathers || p.gathered;
-      if (!seg.trainable) continue;
-      p.grad_dtype = config.grad_dtype != 0 ? config.grad_dtype : seg.dtype;
-      p.accum_dtype = config.accumulate_dtype != 0
-                          ? config.accumulate_dtype
-                          : accumulate_dtype(p.grad_dtype);
-      p.master_dtype = config.master_dtype != 0 ? config.master_dtype
-                                                : accumulate_dtype(seg.dtype);
-      if (dtype_size(p.accum_dtype) < 4 && accumulates()) {
-        return make_error(ALQ_UNSUPPORTED,
-                          "accumulating {} microbatches in {}: use f32 or f64",
-                          plan_.microbatches, dtype_name(p.accum_dtype));
-      }
-      for (const Run& run : seg.runs) {
-        const Optimizer& o = (*in_.optimizers)[static_cast<size_t>(run.group)];
-        Dtype state =
-            o.desc.state_dtype != 0 ? o.desc.state_dtype : p.master_dtype;
-        if (p.state_dtype != 0 && o.states() > 0 && p.state_dtype != state) {
-          return make_error(ALQ_UNSUPPORTED,
-                            "unit {}: parameters of one dtype with optimizer "
-                            "states in {} and {}; use one state dtype",
-                            in_.model->bundles[b].name,
-                            dtype_name(p.state_dtype), dtype_name(state));
-        }
-        if (o.states() > 0) p.state_dtype = state;
-      }
-    }
+  p->grad_dtype = config.grad_dtype != 0 ? config.grad_dtype : seg.dtype;
+  p->accum_dtype = config.accumulate_dtype != 0
+                       ? config.accumulate_dtype
+                       : accumulate_dtype(p->grad_dtype);
+  p->master_dtype = config.master_dtype != 0 ? config.master_dtype
+                                             : accumulate_dtype(seg.dtype);
+  if (dtype_size(p->accum_dtype) < 4 && accumulates()) {
+    return make_error(ALQ_UNSUPPORTED,
+                      "accumulating {} microbatches in {}: use f32 or f64",
+                      plan_.microbatches, dtype_name(p->accum_dtype));
   }
   return {};
 }
 
-void Planner::assign_slots() {
-  int32_t ring = 0, ring_grads = 0;
-  for (size_t b = 0; b < plan_.bundles.size(); ++b) {
-    ring += in_ring(b) ? 1 : 0;
-    ring_grads += grads_in_ring(b) ? 1 : 0;
-  }
-  bool all = (plan_.desc.phases & ALQ_PHASE_HOLD_ALL) != 0;
-  ring_slots_ = all ? ring : std::min(ring, plan_.prefetch + plan_.max_open);
-  ring_grads_ = std::min(ring_grads, plan_.max_open + 1);
-  int32_t nth = 0, nth_grad = 0;
-  int32_t own = ring_slots_, own_grad = ring_grads_;
-  for (size_t b = 0; b < plan_.bundles.size(); ++b) {
-    BundlePlan& bundle = plan_.bundles[b];
-    bundle.slot = in_ring(b) ? nth++ % ring_slots_ : own++;
-    bundle.grad_slot = grads_in_ring(b) ? nth_grad++ % ring_grads_ : own_grad++;
-  }
-}
-
-void Planner::size_rings(Ring* slots, Ring* grads) {
-  for (size_t b = 0; b < plan_.bundles.size(); ++b) {
-    int64_t params = 0, lent = 0;
-    for (const SegmentPlan& p : plan_.bundles[b].segments) {
-      params += round_up(p.count * dtype_size(p.dtype), kAlign);
-      lent += round_up(p.count * dtype_size(p.grad_dtype), kAlign);
-    }
-    if (in_ring(b))
-      slots->grow(static_cast<size_t>(plan_.bundles[b].slot), params);
-    if (grads_in_ring(b)) {
-      grads->grow(static_cast<size_t>(plan_.bundles[b].grad_slot), lent);
-    }
-  }
-}
-
-void Planner::place_params(size_t b, size_t s, const Ring& slots, int64_t* at) {
-  SegmentPlan& p = plan_.bundles[b].segments[s];
-  int64_t bytes = p.count * dtype_size(p.dtype);
-  bool part = owns_part(segment(b, s));
-  if (in_ring(b)) {
-    p.full = slots.at(static_cast<size_t>(plan_.bundles[b].slot), *at);
-    *at += round_up(bytes, kAlign);
-    p.shard = layout_.take(Owner::kParam, p.own * dtype_size(p.dtype));
-  } else {
-    if (part && plan_.map) {
-      p.full = layout_.take_common(bytes);
-    } else {
-      bool at_rest = !(part && plan_.placement.shard_params);
-      p.full = layout_.take(at_rest ? Owner::kParam : Owner::kSlot, bytes);
-    }
-    p.shard = inside(p.full, p.begin, p.dtype);
-  }
-  if (!segment(b, s).trainable) return;
-  p.master = p.shard;
-  if (p.master_dtype != p.dtype) {
-    p.master = layout_.take(Owner::kMaster, p.own * dtype_size(p.master_dtype));
-  }
-  int32_t states = 0;
-  for (const Run& run : segment(b, s).runs) {
+Status Planner::choose_state_dtype(size_t b, const Segment& seg,
+                                   SegmentPlan* p) const {
+  for (const Run& run : seg.runs) {
     const Optimizer& o = (*in_.optimizers)[static_cast<size_t>(run.group)];
-    states = std::max(states, o.states());
-  }
-  for (int32_t i = 0; i < states; ++i) {
-    p.state[i] = layout_.take(Owner::kState, p.own * dtype_size(p.state_dtype));
-  }
-}
-
-void Planner::place_grads(size_t b, size_t s, const Ring& grads, int64_t* at) {
-  SegmentPlan& p = plan_.bundles[b].segments[s];
-  int64_t lent_bytes = p.count * dtype_size(p.grad_dtype);
-  int64_t sum_size = dtype_size(p.accum_dtype);
-  p.final_count = p.own;
-
-  if (grads_in_ring(b)) {
-    p.grad = grads.at(static_cast<size_t>(plan_.bundles[b].grad_slot), *at);
-    *at += round_up(lent_bytes, kAlign);
-  } else {
-    p.grad = layout_.take(Owner::kGrad, lent_bytes);
-  }
-
-  size_t levels = static_cast<size_t>(plan_.nesting.levels());
-  if (sums_locally() && accumulates()) {
-    for (size_t l = 0; l < levels; ++l) {
-      p.local_levels.push_back(
-          lent_is_sum(p) ? p.grad
-                         : layout_.take(Owner::kAccum, p.count * sum_size));
+    if (o.states() == 0) continue;
+    Dtype state =
+        o.desc.state_dtype != 0 ? o.desc.state_dtype : p->master_dtype;
+    if (p->state_dtype != 0 && p->state_dtype != state) {
+      return make_error(ALQ_UNSUPPORTED,
+                        "unit {}: parameters of one dtype with optimizer "
+                        "states in {} and {}; use one state dtype",
+                        in_.model->bundles[b].name, dtype_name(p->state_dtype),
+                        dtype_name(state));
     }
-    // The whole sum, or the own part of it, ends where it was formed.
-    p.final = inside(p.local_levels[0], p.begin, p.accum_dtype);
-    return;
+    p->state_dtype = state;
   }
-  if (lent_is_sum(p)) {
-    p.final = inside(p.grad, p.begin, p.accum_dtype);
-    return;
-  }
-  p.final = layout_.take(Owner::kAccum, p.final_count * sum_size);
-  if (!accumulates()) return;
-  p.shard_levels.push_back(p.final);
-  for (size_t l = 1; l < levels; ++l) {
-    p.shard_levels.push_back(
-        layout_.take(Owner::kAccum, p.final_count * sum_size));
-  }
+  return {};
 }
-
-}  // namespace
 
 const char* owner_name(Owner owner) {
   static constexpr const char* kNames[] = {"parameters", "masters", "slots",
@@ -352,8 +169,18 @@ const char* owner_name(Owner owner) {
 }
 
 int64_t Plan::total_bytes() const {
-  int64_t share = (common_bytes + axes.shards - 1) / axes.shards;
-  return arena_bytes + (map ? share : 0);
+  return arena_bytes + (common_bytes + axes.shards - 1) / axes.shards;
+}
+
+bool Plan::maps() const {
+  return std::any_of(bundles.begin(), bundles.end(),
+                     [](const BundlePlan& b) { return b.map; });
+}
+
+bool assembles_now(const BundlePlan& bundle, const SegmentPlan& segment,
+                   bool changed) {
+  return segment.assembled &&
+         (changed || bundle.placement.params == Extent::kPart);
 }
 
 CoreShape Plan::core_shape(const Model& model) const {
@@ -382,17 +209,23 @@ CoreShape Plan::core_shape(const Model& model) const {
   return shape;
 }
 
+Result<DataAxes> data_axes(const PlanInputs& in, const alq_plan_desc& desc) {
+  ALQ_ASSIGN(PlanPlacement placement,
+             placement_of(desc, in.dp_shard, in.dp_replicate));
+  if (placement.axes.two_axes) {
+    return DataAxes{in.dp_shard, in.shard_index, in.dp_replicate,
+                    in.replica_index};
+  }
+  return DataAxes{in.dp_shard * in.dp_replicate,
+                  in.replica_index * in.dp_shard + in.shard_index, 1, 0};
+}
+
 Result<Plan> make_plan(const PlanInputs& in, const alq_plan_desc& desc) {
   Plan plan;
   plan.desc = desc;
   ALQ_ASSIGN(plan.placement, placement_of(desc, in.dp_shard, in.dp_replicate));
-  if (plan.placement.two_axes) {
-    plan.axes = {in.dp_shard, in.shard_index, in.dp_replicate,
-                 in.replica_index};
-  } else {
-    plan.axes = {in.dp_shard * in.dp_replicate,
-                 in.replica_index * in.dp_shard + in.shard_index, 1, 0};
-  }
+  ALQ_ASSIGN(plan.axes, data_axes(in, desc));
+  if (desc.reshard == 2) plan.placement.usual.params = Extent::kWhole;
   ALQ_TRY(Planner(in, &plan).run());
   plan_traffic(*in.model, &plan);
   return plan;

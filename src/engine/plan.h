@@ -51,51 +51,57 @@ struct Region {
   bool exists() const { return offset >= 0; }
 };
 
-// Where one segment of a bundle lives on this rank.  "Own" is the part
-// [begin, begin + count) of the segment that this rank updates.
+// Where one segment of a bundle lives on this rank.  "Own" is what this rank
+// updates: it has the extent of the optimizer states, or of the parameters if
+// frozen.  "Shard" is the shard that own is a part of: own itself, unless its
+// extent is kPart.
 struct SegmentPlan {
   Dtype dtype = 0, grad_dtype = 0, accum_dtype = 0, master_dtype = 0;
   Dtype state_dtype = 0;
-  int64_t count = 0;           // full
-  int64_t begin = 0, own = 0;  // own part
-  bool split = false;          // each rank owns a part (maybe all, or none)
-  bool gathered = false;       // full comes from a gather
-  Region full;                 // gathered parameters, what the host reads
-  Region shard;                // own part at rest; inside full or apart
-  Region master;               // own part; equals shard if the same dtype
-  Region grad;                 // lent gradient views, full
-  std::vector<Region>
-      local_levels;  // full sums over microbatches, level 0 first
-  std::vector<Region> shard_levels;  // own-part sums, level 0 is `final`
-  Region final;                      // the step's gradient
-  int64_t final_count = 0;           // own, or full when states are replicated
+  int64_t count = 0;               // full
+  Extent extent = Extent::kWhole;  // of own
+  Range own, shard;
+  bool gathered = false;   // full comes from the shards by a copy
+  bool assembled = false;  // the shard comes from the replicas' own parts
+  Region full;             // gathered parameters, what the host reads
+  Region shard_params;     // what the gather over the shards reads
+  Region own_params;       // inside the shard or full, or apart
+  Region master;           // own; equals own_params if the same dtype
+  Region grad;             // lent gradient views, full
+  // Sums over microbatches, level 0 first: in full before the reduction over
+  // the shards, or of what it leaves.
+  std::vector<Region> local_levels, shard_levels;
+  Region sum;      // what the reduction over the shards leaves; level 0
+  Region staging;  // whole sums on their way to shard_levels
+  Region final;    // own: the step's gradient
   Region state[2];
 };
 
 struct BundlePlan {
+  Placement placement;
   bool gathers = false;
+  bool map = false;    // the gather over the shards is a mapping
+  bool defer = false;  // reduced in the last microbatch only
   int32_t slot = 0, grad_slot = 0;
   std::vector<SegmentPlan> segments;
 };
 
 struct Plan {
   alq_plan_desc desc = {};
-  Placement placement;
+  PlanPlacement placement;
   DataAxes axes;
   Nesting nesting;
   int32_t microbatches = 1;
   int32_t prefetch = 1, max_open = 1;
-  bool defer = false;  // reduce in the last microbatch only
-  bool map = false;    // gather is a mapping of common memory
   std::vector<BundlePlan> bundles;
   int64_t arena_bytes = 0;   // of this rank
   int64_t common_bytes = 0;  // of the host, shared by the shard axis
   int64_t by_owner[static_cast<size_t>(Owner::kCount)] = {};
   int64_t gather_bytes = 0, reduce_bytes = 0;  // received per full step
-  int64_t state_groups = 0;
 
   // This rank's share of everything.
   int64_t total_bytes() const;
+  bool maps() const;  // some bundle does
   CoreShape core_shape(const Model& model) const;
 };
 
@@ -105,18 +111,30 @@ struct PlanInputs {
   const EngineConfig* config;
   const std::vector<Optimizer>* optimizers;
   int32_t dp_shard, dp_replicate;
-  int32_t shard_index, replica_index;  // for the placement's axes
+  int32_t shard_index, replica_index;  // on the mesh's axes
   bool host_shared;
 };
 
-// Bytes that this rank receives for one gather, or one reduction, of a bundle.
-int64_t gather_bytes(const Plan& plan, int32_t bundle);
+// The data axes as a plan with this description uses them.
+Result<DataAxes> data_axes(const PlanInputs& in, const alq_plan_desc& desc);
+
+// Does this gather fetch the shard's parts from the replicas?  Where the shard
+// itself stays at rest, only the first after a change (`changed`) does.
+bool assembles_now(const BundlePlan& bundle, const SegmentPlan& segment,
+                   bool changed);
+
+// Bytes that this rank receives for one gather of a bundle.
+int64_t gather_bytes(const Plan& plan, int32_t bundle, bool changed);
+// For one reduction of a bundle over the shards, and for a segment's over the
+// replicas, once per step.
 int64_t reduce_bytes(const Plan& plan, int32_t bundle);
+int64_t replica_reduce_bytes(const Plan& plan, const SegmentPlan& segment);
 
 // Fills the plan's traffic of one step by running the core through it: every
 // unit forward, then backward, for each microbatch.
 void plan_traffic(const Model& model, Plan* plan);
 
+// The model's bundles must be built for the plan's data axes.
 Result<Plan> make_plan(const PlanInputs& in, const alq_plan_desc& desc);
 
 // The error for a plan over its cap: names the cheapest ways to fit.

@@ -3,9 +3,10 @@
 // The sum over microbatches and ranks has the plan's nesting:
 //   each  microbatch: shards are summed first, the sums then over microbatches;
 //   last  microbatch only: microbatches first, in full, then the shards;
-//   replicas (HSDP) are outermost, once per step.
+//   replicas are outermost, once per step.
 // Each level is linear in index order in the accumulate dtype.
-// Cost per rank: (S-1)/S of the bytes for sharded states, twice that else.
+// Cost per rank and axis of S ranks: (S-1)/S of the bytes for states that are
+// sharded over it, twice that else.
 #include "engine/executor.h"
 
 namespace aliquot::engine {
@@ -41,7 +42,8 @@ Status Executor::reduce(int32_t bundle, Stream* caller) {
 }
 
 void Executor::count_reduction(int32_t bundle) {
-  if (plan_.axes.shards == 1 || (plan_.defer && !place_.last)) return;
+  bool defer = plan_.bundles[static_cast<size_t>(bundle)].defer;
+  if (plan_.axes.shards == 1 || (defer && !place_.last)) return;
   ++traffic_.reductions;
   traffic_.reduce_bytes += reduce_bytes(plan_, bundle);
 }
@@ -104,10 +106,10 @@ Status Executor::reduce_segment(int32_t bundle, size_t segment) {
     ALQ_TRY(
         reduce_over_shards(bundle, segment, memory_.at(p.grad), p.grad_dtype));
     if (!p.shard_levels.empty()) {
-      ALQ_TRY(fold(p.shard_levels, p, p.final_count));
+      ALQ_TRY(fold(p.shard_levels, p, p.shard.count));
     }
   }
-  return place_.last ? reduce_over_replicas(bundle, p) : Status{};
+  return place_.last ? reduce_over_replicas(bundle, segment) : Status{};
 }
 
 Status Executor::reduce_over_shards(int32_t bundle, size_t segment,
@@ -116,7 +118,7 @@ Status Executor::reduce_over_shards(int32_t bundle, size_t segment,
       plan_.bundles[static_cast<size_t>(bundle)].segments[segment];
   bool sums = !p.shard_levels.empty();
   bool first = !sums || plan_.nesting.first_at_innermost(place_.index);
-  std::byte* dst = memory_.at(sums ? p.shard_levels.back() : p.final);
+  std::byte* dst = memory_.at(sums ? p.shard_levels.back() : p.sum);
   if (plan_.axes.shards == 1) {
     if (dst == src) return {};
     return add(dst, p.accum_dtype, src, dtype, p.count, first);
@@ -128,29 +130,43 @@ Status Executor::reduce_over_shards(int32_t bundle, size_t segment,
   coll.out_dtype = p.accum_dtype;
   coll.op = ALQ_SUM;
   coll.label = model_.bundles[static_cast<size_t>(bundle)].name.c_str();
-  if (plan_.placement.shard_states) {
-    coll.kind = CollKind::kReduceScatter;
-    coll.counts = counts_[static_cast<size_t>(bundle)][segment];
-    coll.accumulate = !first;
-  } else {
-    coll.kind = CollKind::kAllReduce;
-    coll.count = p.count;
-  }
+  if (p.extent == Extent::kWhole) return reduce_whole(p, coll, first);
+  coll.kind = CollKind::kReduceScatter;
+  coll.counts = counts_[static_cast<size_t>(bundle)][segment].shards;
+  coll.accumulate = !first;
   return groups_.reduce->issue(coll, reduce_stream_.get(), nullptr);
 }
 
-Status Executor::reduce_over_replicas(int32_t bundle, const SegmentPlan& p) {
-  if (plan_.axes.replicas == 1) return {};
-  Coll coll;
+// An all-reduce adds nothing to what its destination held: that comes after.
+Status Executor::reduce_whole(const SegmentPlan& p, Coll coll, bool first) {
+  void* sum = coll.dst;
   coll.kind = CollKind::kAllReduce;
-  coll.src = coll.dst = memory_.at(p.final);
-  coll.count = p.final_count;
+  coll.count = p.count;
+  if (!first) coll.dst = memory_.at(p.staging);
+  ALQ_TRY(groups_.reduce->issue(coll, reduce_stream_.get(), nullptr));
+  if (first) return {};
+  return add(sum, p.accum_dtype, coll.dst, p.accum_dtype, p.count, false);
+}
+
+Status Executor::reduce_over_replicas(int32_t bundle, size_t segment) {
+  if (plan_.axes.replicas == 1) return {};
+  const SegmentPlan& p =
+      plan_.bundles[static_cast<size_t>(bundle)].segments[segment];
+  Coll coll;
+  coll.src = memory_.at(p.sum);
+  coll.dst = memory_.at(p.final);
   coll.dtype = p.accum_dtype;
   coll.op = ALQ_SUM;
   coll.label = model_.bundles[static_cast<size_t>(bundle)].name.c_str();
+  if (p.extent == Extent::kPart) {
+    coll.kind = CollKind::kReduceScatter;
+    coll.counts = counts_[static_cast<size_t>(bundle)][segment].parts;
+  } else {
+    coll.kind = CollKind::kAllReduce;
+    coll.count = p.own.count;
+  }
   ++traffic_.reductions;
-  traffic_.reduce_bytes += 2 * (plan_.axes.replicas - 1) * p.final_count *
-                           dtype_size(p.accum_dtype) / plan_.axes.replicas;
+  traffic_.reduce_bytes += replica_reduce_bytes(plan_, p);
   return groups_.replicate->issue(coll, reduce_stream_.get(), nullptr);
 }
 

@@ -143,6 +143,13 @@ Status Engine::microbatch_begin(int32_t mode, double weight, bool last,
                                           "step",
                                           plan_.microbatches));
   }
+  if (train && !last && microbatch_ + 1 == plan_.microbatches) {
+    return make_error(
+        ALQ_FAILED_PRECONDITION,
+        "engine {}: the plan has {} microbatches per step, so this "
+        "one is the last: pass last = 1, or plan for more",
+        name_, plan_.microbatches);
+  }
   // What was written becomes visible to all.
   if (dirty_) ALQ_TRY(param_touch());
   CoreError error = core_->microbatch_begin(mode);

@@ -1,11 +1,12 @@
 // The step: one exchange of scalars, then the optimizer on own shards.
 //
 // Every rank contributes a StepShare: the exact binned sum of squares of the
-// gradient elements it owns, its weight sum, and its first non-finite gradient.
-// All ranks merge all shares in rank order, so norm, clip factor and the
-// decision to skip are the same bits everywhere and do not depend on the
-// placement.  The exchange is also the point after which no rank reads the old
-// parameters any more.
+// gradient elements it counts, its weight sum, and its first non-finite
+// gradient.  Ranks that hold copies of the same elements count a part of them
+// each, so that every element is counted once whatever the placements.  All
+// ranks merge all shares in rank order, so norm, clip factor and the decision
+// to skip are the same bits everywhere.  The exchange is also the point after
+// which no rank reads the old parameters any more.
 #include <algorithm>
 #include <cmath>
 
@@ -35,16 +36,40 @@ void Engine::make_shares() {
   shares_->all.resize(static_cast<size_t>(groups_.exchange->size()));
 }
 
+// Of the own elements, those that this rank counts: its part among the ranks
+// that own the same ones.
+Range Engine::counted(const SegmentPlan& p) const {
+  const DataAxes& axes = plan_.axes;
+  int64_t copies = 1, copy = 0;
+  if (p.extent != Extent::kPart) {
+    copies = axes.replicas;
+    copy = axes.replica_index;
+  }
+  if (p.extent == Extent::kWhole) {
+    copies *= axes.shards;
+    copy = copy * axes.shards + axes.shard_index;
+  }
+  int64_t most = (p.own.count + copies - 1) / copies;
+  int64_t begin = std::min(copy * most, p.own.count);
+  return {begin, std::min(begin + most, p.own.count) - begin};
+}
+
 Status Engine::local_norm(Stream* stream, StepShare* mine) {
   for (size_t b = 0; b < plan_.bundles.size(); ++b) {
     for (size_t s = 0; s < plan_.bundles[b].segments.size(); ++s) {
       const SegmentPlan& p = plan_.bundles[b].segments[s];
-      if (p.grad_dtype == 0 || p.own == 0) continue;
+      if (p.grad_dtype == 0) continue;
+      Range part = counted(p);
+      if (part.count == 0) continue;
       int64_t base = executor_->element_base(static_cast<int32_t>(b),
                                              static_cast<int32_t>(s));
-      kernels::NormArgs args{&mine->bins, executor_->at(p.final),
-                             p.own,       p.accum_dtype,
-                             0,           base + p.begin};
+      kernels::NormArgs args{
+          &mine->bins,
+          executor_->at(p.final) + part.begin * dtype_size(p.accum_dtype),
+          part.count,
+          p.accum_dtype,
+          0,
+          base + p.own.begin + part.begin};
       ALQ_TRY(
           device_->launch(stream, kernels::OpCode::kNorm, &args, sizeof args));
     }
@@ -78,8 +103,8 @@ int32_t Engine::param_at(int64_t element) const {
 
 Status Engine::update_run(const alq_step_desc& desc, const SegmentPlan& p,
                           const Run& run, Stream* stream) {
-  int64_t begin = std::max(run.begin, p.begin) - p.begin;
-  int64_t end = std::min(run.end, p.begin + p.own) - p.begin;
+  int64_t begin = std::max(run.begin, p.own.begin) - p.own.begin;
+  int64_t end = std::min(run.end, p.own.end()) - p.own.begin;
   const alq_optimizer_desc& o =
       optimizers_[static_cast<size_t>(run.group)].desc;
   if (begin >= end || o.kind == ALQ_OPTIM_NONE) return {};
@@ -95,7 +120,7 @@ Status Engine::update_run(const alq_step_desc& desc, const SegmentPlan& p,
   if (o.kind == ALQ_OPTIM_SGD) {
     kernels::SgdArgs args = {};
     args.master = place(p.master, p.master_dtype);
-    args.model = copies ? place(p.shard, p.dtype) : nullptr;
+    args.model = copies ? place(p.own_params, p.dtype) : nullptr;
     args.grad = place(p.final, p.accum_dtype);
     args.momentum_buffer =
         o.momentum != 0 ? place(p.state[0], p.state_dtype) : nullptr;
@@ -116,7 +141,7 @@ Status Engine::update_run(const alq_step_desc& desc, const SegmentPlan& p,
   double t = static_cast<double>(steps_ + 1);
   kernels::AdamWArgs args = {};
   args.master = place(p.master, p.master_dtype);
-  args.model = copies ? place(p.shard, p.dtype) : nullptr;
+  args.model = copies ? place(p.own_params, p.dtype) : nullptr;
   args.grad = place(p.final, p.accum_dtype);
   args.m = place(p.state[0], p.state_dtype);
   args.v = place(p.state[1], p.state_dtype);
@@ -240,11 +265,7 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
                  groups_.exchange->ranks()[r])
           .with_rank(groups_.exchange->ranks()[r]);
     }
-    // Each element counts once: from its owner in the first replica.
-    bool unique = plan_.placement.shard_states
-                      ? static_cast<int32_t>(r) < plan_.axes.shards
-                      : r == 0;
-    if (unique) kernels::norm_merge(&bins, share.bins);
+    kernels::norm_merge(&bins, share.bins);
     bool earlier =
         share.bad_element >= 0 &&
         (bad_element < 0 || share.bad_microbatch < out.bad_microbatch);
@@ -280,7 +301,7 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
     ++steps_;
     CoreError error = core_->step();
     if (!error.ok()) return explain(error, "step", -1, 0);
-    if (plan_.map) {
+    if (plan_.maps()) {
       // Peers read these very bytes: go on when all have written theirs.
       Coll barrier;
       barrier.label = "step";

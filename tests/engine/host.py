@@ -55,16 +55,17 @@ class Library:
 
 
 class World:
-    """One rank: a context and the default mesh (dp_shard over all ranks)."""
+    """One rank: a context and a mesh ("": dp_shard over all ranks)."""
 
-    def __init__(self, library, **place):
+    def __init__(self, library, mesh="", **place):
         self.library = library
         desc = make(_ffi.alq_open_desc, timeout_ns=TIMEOUT_S * 10**9, **place)
         self.ctx = library.make_handle("alq_open", _ffi.ALQ_ABI_VERSION,
                                        ctypes.byref(desc))
         self.rank = library.c.alq_context_rank(self.ctx)
         self.size = library.c.alq_context_size(self.ctx)
-        self.mesh = library.make_handle("alq_mesh_create", self.ctx, b"")
+        self.mesh = library.make_handle("alq_mesh_create", self.ctx,
+                                        mesh.encode())
 
     def close(self):
         self.library.call("alq_close", self.ctx, 0)
@@ -100,6 +101,10 @@ class Engine:
                   len(params), _ffi.ALQ_UNIT_ROOT if root else 0,
                   ctypes.byref(out))
         return out.value
+
+    def place(self, unit, params, grads, states):
+        """Axis masks of one unit instead of the plan's strategy."""
+        self.call("alq_unit_place", unit, params, grads, states)
 
     def plan_and_commit(self, **plan):
         optimizer = make(_ffi.alq_optimizer_desc, kind=_ffi.ALQ_OPTIM_ADAMW,
@@ -170,7 +175,7 @@ _names = itertools.count()
 
 def run_ranks(library, size, body, **place):
     """body(world) on every rank, as threads; its results in rank order.  place:
-    further fields of alq_open_desc."""
+    mesh, and further fields of alq_open_desc."""
     name = b"python-%d-%d" % (os.getpid(), next(_names))
     results, failures = [None] * size, []
 

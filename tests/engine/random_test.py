@@ -28,6 +28,12 @@ PLANS = [
     dict(strategy=_ffi.ALQ_STRATEGY_ZERO2, max_open=UNITS),
     dict(strategy=_ffi.ALQ_STRATEGY_ZERO1, max_open=UNITS),
     dict(strategy=_ffi.ALQ_STRATEGY_DDP, max_open=UNITS),
+    # Units placed by themselves, and both ranks replicas that divide states.
+    dict(strategy=_ffi.ALQ_STRATEGY_FSDP, gather=_ffi.ALQ_GATHER_COPY,
+         max_open=UNITS, places={0: (0, 0, 0), 2: (0, 0, 1), 3: (0, 1, 1)}),
+    dict(strategy=_ffi.ALQ_STRATEGY_HSDP, gather=_ffi.ALQ_GATHER_COPY,
+         max_open=UNITS, defer=_ffi.ALQ_DEFER_EACH, mesh="dp_replicate=2",
+         places={0: (0, 0, 2), 1: (0, 2, 2), 2: (2, 2, 2), 3: (2, 2, 2)}),
 ]
 SEQUENCES = 10_000 // len(PLANS) + 1
 Vector = ctypes.c_double * COUNT
@@ -45,6 +51,8 @@ class RandomHost:
                        for u in range(UNITS)]
         self.units = [self.engine.add_unit(f"u{u}", [p])
                       for u, p in enumerate(self.params)]
+        for u, masks in plan.pop("places", {}).items():
+            self.engine.place(self.units[u], *masks)
         self.engine.plan_and_commit(microbatches=3, **plan)
         for p, v in zip(self.params, self.values):
             self.engine.write(p, Vector(*v), COUNT)
@@ -151,14 +159,17 @@ class RandomHost:
 class RandomSequences(unittest.TestCase):
     def test_ten_thousand(self):
         for number, plan in enumerate(PLANS):
+            plan = dict(plan)
+            mesh = plan.pop("mesh", "")
+
             def rank_main(world):
-                played = RandomHost(world, plan, 1000 + number)
+                played = RandomHost(world, dict(plan), 1000 + number)
                 for _ in range(SEQUENCES):
                     played.step()
                 played.engine.close()
 
             with self.subTest(plan=plan):
-                host.run_ranks(LIBRARY, RANKS, rank_main)
+                host.run_ranks(LIBRARY, RANKS, rank_main, mesh=mesh)
 
 
 if __name__ == "__main__":

@@ -106,6 +106,18 @@ class Processes:
         return done
 
 
+def run_python(*arguments, **variables):
+    path = os.path.join(ROOT, "bindings", "python")
+    return subprocess.run(
+        [sys.executable, "-B", *arguments], timeout=60, text=True,
+        env={**os.environ, "PYTHONPATH": path, **variables},
+        capture_output=True, check=False)
+
+
+def run_code(code, **variables):
+    return run_python("-c", code, **variables)
+
+
 def main(scope):
     """Runs a rank of Processes, or the tests of the calling script."""
     import unittest

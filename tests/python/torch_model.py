@@ -15,26 +15,26 @@ MESHES = {"ddp": "", "zero1": "", "zero2": "", "fsdp": "",
           "hsdp": "dp_replicate=2,dp_shard=-1"}
 
 
-class Linear(nn.Linear):
-    """With rank > 0: the weight frozen, and a low-rank update of it."""
+def linear(inputs, outputs, rank, device):
+    options = dict(device=device, dtype=torch.float64)
+    return (LowRank(inputs, outputs, rank, **options) if rank > 0 else
+            nn.Linear(inputs, outputs, **options))
 
-    def __init__(self, inputs, outputs, rank=0, device=None):
-        super().__init__(inputs, outputs, device=device, dtype=torch.float64)
-        self.rank = rank
-        if rank > 0:
-            self.weight.requires_grad_(False)
-            self.down = nn.Parameter(torch.empty(rank, inputs, device=device,
-                                                 dtype=torch.float64))
-            self.up = nn.Parameter(torch.empty(outputs, rank, device=device,
-                                               dtype=torch.float64))
+
+class LowRank(nn.Linear):
+    """The weight frozen, and a low-rank update of it."""
+
+    def __init__(self, inputs, outputs, rank, **options):
+        super().__init__(inputs, outputs, **options)
+        self.weight.requires_grad_(False)
+        self.down = nn.Parameter(torch.empty(rank, inputs, **options))
+        self.up = nn.Parameter(torch.empty(outputs, rank, **options))
 
     def reset_parameters(self):
         pass  # see fill()
 
     def forward(self, x):
         y = super().forward(x)
-        if self.rank == 0:
-            return y
         return y + functional.linear(functional.linear(x, self.down), self.up)
 
 
@@ -42,8 +42,8 @@ class Block(nn.Module):
     def __init__(self, rank=0, device=None):
         super().__init__()
         self.norm = nn.LayerNorm(DIM, device=device, dtype=torch.float64)
-        self.mix = Linear(DIM, 2 * DIM, rank, device)
-        self.out = Linear(2 * DIM, DIM, rank, device)
+        self.mix = linear(DIM, 2 * DIM, rank, device)
+        self.out = linear(2 * DIM, DIM, rank, device)
         self.register_buffer("scale", torch.ones((), device=device,
                                                  dtype=torch.float64))
 
@@ -65,7 +65,7 @@ class Model(nn.Module):
                                   dtype=torch.float64)
         self.blocks = nn.ModuleList(Block(rank, device) for _ in range(LAYERS))
         self.norm = nn.LayerNorm(DIM, device=device, dtype=torch.float64)
-        self.head = Linear(DIM, VOCAB, 0, device)
+        self.head = linear(DIM, VOCAB, 0, device)
         if tied:
             self.head.weight = self.embed.weight
         if frozen:

@@ -13,6 +13,8 @@ from torch import nn
 import aliquot.torch as at
 
 STEPS = 4
+# Every weight's gradient is written where the reduction reads it.
+IN_PLACE = dict(lend_from=1)
 torch.set_num_threads(1)
 
 
@@ -71,7 +73,7 @@ class Training(unittest.TestCase):
                         copy.deepcopy(model), strategy,
                         context.mesh(tm.MESHES[strategy]), units,
                         microbatches=micros, poison=True, **plan,
-                        **(more or {}))
+                        **{**IN_PLACE, **(more or {})})
                     step_all = (optimizer or make_optimizer)(mine)
                     steps = [self.one(mine, step_all, context.rank, step,
                                       micros, clip, between, sync_context)
@@ -102,6 +104,10 @@ class Training(unittest.TestCase):
 
     def test_plain_loop(self):
         self.train(sizes=(1, 2, 4))
+
+    def test_gradients_by_copy(self):
+        self.train(more=dict(lend=False))
+        self.train(micros=2, how="reentrant", more=dict(lend=False))
 
     def test_untied_without_units(self):
         self.train(units=(), tied=False)
@@ -223,7 +229,8 @@ class Sequences(unittest.TestCase):
             def body(context):
                 mine = at.shard(copy.deepcopy(model), strategy,
                                 context.mesh(tm.MESHES[strategy]), [tm.Block],
-                                poison=True, **{**plan, **options})
+                                poison=True,
+                                **{**IN_PLACE, **plan, **options})
                 chosen = at.AdamW(mine.parameters(), lr=tm.LR,
                                   weight_decay=0)
                 got = []
@@ -312,6 +319,18 @@ class Sequences(unittest.TestCase):
         def loop(model, data, scale):
             model.how = "reentrant"
             loss = model(data(0)) + 2 * model(data(1))
+            (loss * scale).backward()
+            return loss.item()
+
+        self.run_both(loop)
+
+    def test_a_module_used_twice(self):
+        def loop(model, data, scale):
+            block = model.blocks[1]
+            x = model.embed(data(0)[:, :-1])
+            x = x + block.out(block.mix(x))
+            y = block.out(block.mix(x)) + model.blocks[2](x)["hidden"]
+            loss = (block(y)["hidden"] ** 2).mean()
             (loss * scale).backward()
             return loss.item()
 

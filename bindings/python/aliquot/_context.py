@@ -43,8 +43,8 @@ def choice(what: str, name: Any, known: Mapping[Any, int]) -> int:
 
 class Context(Handle):
     """Made by aliquot.open.  As a context manager it closes in order where the
-    block ends well, and leaves at once where it raises, so that the peers get an
-    error instead of waiting."""
+    block ends well, and leaves at once where it raises, so that the peers get
+    an error instead of waiting."""
 
     _kind = "context"
     _release = "alq_release"
@@ -136,7 +136,7 @@ class Context(Handle):
         if len({len(blob) for blob in blobs}) != 1:
             raise ValueError("the ranks' blobs differ in length: %s" %
                              [len(blob) for blob in blobs])
-        _in_helper(lambda: check(library().alq_connect, self._live(),
+        _in_thread(lambda: check(library().alq_connect, self._live(),
                                  b"".join(blobs), len(blobs[0]),
                                  nanoseconds(timeout)), None)
 
@@ -164,13 +164,13 @@ class Context(Handle):
             return
         handle = self._live()
         try:
-            _in_helper(lambda: check(library().alq_close, handle,
+            _in_thread(lambda: check(library().alq_close, handle,
                                      nanoseconds(timeout)), self.abort)
         finally:
             self.release()
 
 
-def _in_helper(call: Any, cancel: Any) -> Any:
+def _in_thread(call: Any, cancel: Any) -> Any:
     """call(), by another thread where this is the main one, so that Ctrl-C is
     seen while it blocks; cancel() then ends it."""
     if not on_main_thread():
@@ -185,9 +185,9 @@ def _in_helper(call: Any, cancel: Any) -> Any:
             outcome[1] = error
         done.set()
 
-    helper = threading.Thread(target=body, name="aliquot-wait", daemon=True)
+    waiter = threading.Thread(target=body, name="aliquot-wait", daemon=True)
     try:
-        helper.start()
+        waiter.start()
     except RuntimeError:  # the interpreter is ending
         return call()
     try:
@@ -198,7 +198,7 @@ def _in_helper(call: Any, cancel: Any) -> Any:
             cancel("interrupted")
             done.wait(1)
         raise
-    helper.join()
+    waiter.join()
     if outcome[1] is not None:
         raise outcome[1]
     return outcome[0]
@@ -234,5 +234,5 @@ def open_context(bootstrap: str = "auto", *, rank: int = 0, world_size: int = 0,
         timeout_ns=nanoseconds(timeout), time_scale=time_scale)
     lib = library()
     # An interrupted open leaves a context that its own collector releases.
-    return _in_helper(lambda: Context(new_handle(
+    return _in_thread(lambda: Context(new_handle(
         lib.alq_open, _ffi.ALQ_ABI_VERSION, ctypes.byref(desc))), None)

@@ -738,6 +738,14 @@ FUNCTIONS = {
         POINTER(c_int64),  # id
         POINTER(alq_error),  # err
     ]),
+    "alq_unit_place": (c_int32, [
+        c_void_p,  # engine
+        c_int64,  # unit
+        c_uint32,  # param_axes
+        c_uint32,  # grad_axes
+        c_uint32,  # state_axes
+        POINTER(alq_error),  # err
+    ]),
     "alq_optimizer_set": (c_int32, [
         c_void_p,  # engine
         c_int32,  # group

@@ -1,7 +1,7 @@
 """Groups of ranks and their collectives, on anything that has memory.
 
-An operation without a stream is done on return.  Ctrl-C ends one that waits: the
-group is then aborted, and the peers get an error instead of waiting.
+An operation without a stream is done on return.  Ctrl-C ends one that waits:
+the group is then aborted, and the peers get an error instead of waiting.
 """
 
 import ctypes

@@ -3,6 +3,7 @@
 #include "comm/mem/call.h"
 
 #include <cstring>
+#include <numeric>
 
 #define XXH_INLINE_ALL
 #include <xxhash.h>
@@ -27,6 +28,24 @@ void seal_call(Call* call, std::span<const int64_t> counts) {
       reinterpret_cast<const char*>(call) + kSkip, sizeof *call - kSkip, seed);
   call->hash[0] = hash.low64;
   call->hash[1] = hash.high64;
+}
+
+uint64_t record(const GroupCore& core, const Coll& coll, uint64_t number) {
+  Flight* flight = core.world->context->flight.get();
+  if (flight == nullptr) return 0;
+  FlightCall call;
+  call.group = core.flight_group;
+  call.kind = static_cast<int32_t>(coll.kind);
+  call.dtype = coll.dtype;
+  call.root = coll.root;
+  call.number = number;
+  call.count = coll.count;
+  if (!coll.counts.empty()) {
+    call.count =
+        std::accumulate(coll.counts.begin(), coll.counts.end(), int64_t{0});
+  }
+  call.label = coll.label;
+  return flight->begin(call);
 }
 
 std::string call_text(const Call& call) {

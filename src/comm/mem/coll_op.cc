@@ -33,7 +33,8 @@ CollOp::CollOp(GroupCore& group_core, std::shared_ptr<GroupCore> keep,
       out_size(dtype_size(c.out_dtype)),
       keep_(std::move(keep)),
       work_(std::move(work)),
-      flags_(flags | (c.accumulate ? kCallAccumulate : 0)) {
+      flags_(flags | (c.accumulate ? kCallAccumulate : 0)),
+      recorded_(record(core, c, n)) {
   if (!c.counts.empty()) {
     std::copy(c.counts.begin(), c.counts.end(), own_counts_);
     coll.counts = {own_counts_, c.counts.size()};
@@ -117,6 +118,7 @@ void CollOp::announce() {
     if (coll.kind == CollKind::kAllToAllV) announce_pairs();
   }
   slot.seq.store(number);
+  recorded(core, recorded_, kFlightArrived);
   counts.syscalls += core.ring_peers();
 }
 
@@ -322,6 +324,7 @@ Step CollOp::fail(Status status) {
            status.message());
   }
   status_ = poison_cause(core);
+  record_failure(core, status_);
   core.reported.store(true);
   state_ = State::kDying;
   started_ = now_ns();
@@ -345,6 +348,7 @@ Step CollOp::finish() {
   state_ = State::kDone;
   counts.ops = 1;
   core.stats.add(counts);
+  recorded(core, recorded_, failed ? kFlightError : kFlightDone);
   if (!failed) core.turn.store(number + 1);
   if (work_ != nullptr) {
     work_->status = status_;

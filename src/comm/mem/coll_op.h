@@ -116,6 +116,7 @@ class CollOp : public Op {
   int32_t cursor_ = 0;
   int64_t deadline_ = 0;
   int64_t started_ = 0;
+  const uint64_t recorded_;          // by the flight recorder
   int64_t chunk_ = 0;                // all-reduce: elements of a rank's chunk
   Line Member::*awaited_ = nullptr;  // null: the slots
   uint64_t awaited_value_ = 0;

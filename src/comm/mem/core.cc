@@ -76,6 +76,9 @@ GroupCore::GroupCore(std::shared_ptr<World> w, std::string group_name,
     one_process &= pid(q) == pid(rank);
     shares_process |= q != rank && pid(q) == pid(rank);
   }
+  if (Flight* flight = world->context->flight.get(); flight != nullptr) {
+    flight_group = flight->add_group(name, ranks);
+  }
   {
     std::lock_guard lock(world->groups_mutex);
     is_world = world->groups.empty();

@@ -64,6 +64,7 @@ struct GroupCore {
   std::atomic<bool> closed{false};
   std::atomic<bool> reported{false};  // the cause was returned once
   Stats stats;
+  uint32_t flight_group = 0;
   Scratch scratch;  // of the operation whose turn it is
 
   Bell& bell(int32_t q) const {

@@ -37,6 +37,7 @@ P2pOp::P2pOp(GroupCore& core, std::shared_ptr<GroupCore> keep, const Coll& coll,
       coll_(coll),
       number_(number),
       work_(std::move(work)),
+      recorded_(record(core, coll, number)),
       sends_(coll.kind == CollKind::kSend),
       bytes_(coll.count * dtype_size(coll.dtype)),
       channel_(channel_of(core, coll)),
@@ -97,6 +98,7 @@ void P2pOp::announce() {
   staged_ = at.kind == kPrivate && !same_process && !core_.world->cma;
   channel_.src = at;
   publish(channel_.seq, number_);
+  recorded(core_, recorded_, kFlightArrived);
 }
 
 Step P2pOp::step(bool slow) {
@@ -295,6 +297,7 @@ Step P2pOp::fail(Status status) {
            status.message());
   }
   status_ = poison_cause(core_);
+  record_failure(core_, status_);
   core_.reported.store(true);
   state_ = State::kDying;
   started_ = now_ns();
@@ -316,6 +319,7 @@ Step P2pOp::finish() {
   state_ = State::kDone;
   counts_.ops = 1;
   core_.stats.add(counts_);
+  recorded(core_, recorded_, failed ? kFlightError : kFlightDone);
   if (!failed) turn_.store(number_ + 1);
   if (work_ != nullptr) {
     work_->status = status_;

@@ -43,6 +43,7 @@ class P2pOp : public Op {
   const Coll coll_;
   const uint64_t number_;
   const std::shared_ptr<WorkState> work_;
+  const uint64_t recorded_;  // by the flight recorder
   const bool sends_;
   const int64_t bytes_;
   Channel& channel_;

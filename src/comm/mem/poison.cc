@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "comm/mem/call.h"
+
 namespace aliquot::mem {
 
 void poison(const GroupCore& core, alq_status code, int32_t culprit,
@@ -45,7 +47,9 @@ Status poison_cause(const GroupCore& core) {
 
 Status poison_report(GroupCore& core) {
   Status cause = poison_cause(core);
-  if (cause.ok() || !core.reported.exchange(true)) return cause;
+  if (cause.ok()) return cause;
+  record_failure(core, cause);
+  if (!core.reported.exchange(true)) return cause;
   return make_error(ALQ_GROUP_POISONED,
                     "group \"{}\" failed earlier and can not be used: {}",
                     core.name, cause.message())

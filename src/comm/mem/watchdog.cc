@@ -14,7 +14,7 @@
 #include <thread>
 #include <vector>
 
-#include "comm/mem/join.h"
+#include "base/process.h"
 #include "comm/mem/poison.h"
 
 namespace aliquot::mem {

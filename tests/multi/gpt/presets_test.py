@@ -24,6 +24,8 @@ SHARDED = {
     "fsdp copied": (["--strategy", "fsdp", "--gather", "copy"], False),
     "fsdp mapped": (["--strategy", "fsdp", "--gather", "map"], False),
     "fsdp deferred": (["--strategy", "fsdp", "--defer", "last"], True),
+    "fsdp, whole root": (["--strategy", "fsdp", "--replicate-root", "--defer",
+                          "each"], False),
 }
 NEUTRAL = (["--prefetch", "-1"], ["--prefetch", "3"],
            ["--checkpoint", "block"])

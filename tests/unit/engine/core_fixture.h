@@ -46,7 +46,9 @@ inline std::string spell(Core& core) {
     char letter = '?';
     switch (a.kind) {
       case ActionKind::kEvict: letter = 'E'; break;
-      case ActionKind::kGather: letter = a.arg != 0 ? 'P' : 'G'; break;
+      case ActionKind::kGather:
+        letter = (a.arg & kGatherPrefetched) != 0 ? 'P' : 'G';
+        break;
       case ActionKind::kAwait: letter = 'W'; break;
       case ActionKind::kOpenGrads: letter = 'O'; break;
       case ActionKind::kZeroGrad: letter = 'Z'; break;

@@ -75,6 +75,42 @@ BOOST_AUTO_TEST_CASE(whole_rows_are_never_cut) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(replicas_divide_each_shard) {
+  Model model;
+  model.params = {param("w", {7, 24}, true, ALQ_F32, {0}),
+                  param("empty", {0, 3}, true, ALQ_F32, {0}),
+                  param("v", {101}, true, ALQ_F32, {0})};
+  model.params[0].whole_rows = true;
+  model.units = {{"u", {0, 1, 2}, false, {}}};
+  for (int32_t shards : {1, 2, 3, 8}) {
+    BOOST_REQUIRE(model.build_bundles(shards).ok());
+    const Segment coarse = model.bundles[0].segments[0];
+    for (int32_t replicas : {1, 2, 5}) {
+      BOOST_REQUIRE(model.build_bundles(shards, replicas).ok());
+      const Segment& fine = model.bundles[0].segments[0];
+      int64_t at = 0;
+      for (int32_t i = 0; i < shards; ++i) {
+        Range shard = fine.range(Extent::kShard, i, 0);
+        // Parts change nothing about the shards.
+        BOOST_TEST(shard.begin == coarse.range(Extent::kShard, i, 0).begin);
+        BOOST_TEST(shard.count ==
+                   coarse.shard_counts()[static_cast<size_t>(i)]);
+        int64_t sum = 0;
+        for (int32_t j = 0; j < replicas; ++j) {
+          Range part = fine.range(Extent::kPart, i, j);
+          BOOST_TEST(part.begin == at);
+          BOOST_TEST(part.count == fine.part_counts(i)[static_cast<size_t>(j)]);
+          BOOST_TEST((part.begin >= 168 || part.begin % 24 == 0));
+          at = part.end();
+          sum += part.count;
+        }
+        BOOST_TEST(sum == shard.count);
+      }
+      BOOST_TEST(at == fine.count);
+    }
+  }
+}
+
 BOOST_AUTO_TEST_CASE(optimizer_groups_form_runs) {
   Model model;
   model.params = {param("a", {16}, true, ALQ_F32, {0}),

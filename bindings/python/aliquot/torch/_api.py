@@ -2,7 +2,7 @@
 
 import contextlib
 import weakref
-from typing import Any, Dict, Iterable, Iterator, Optional
+from typing import Any, Dict, Iterable, Iterator, Optional, Set
 
 import torch
 from torch import nn
@@ -20,6 +20,9 @@ class Options:
 
     def __init__(self, **values: Any) -> None:
         self.handles: Any = []
+        # Modules whose forward was replaced, and what they had of their own.
+        self.forwards: Dict[nn.Module, Any] = {}
+        self.direct: Set[nn.Module] = set()  # may write gradients in place
         self.__dict__.update(values)
 
 
@@ -27,7 +30,8 @@ def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
           units: Iterable[Choice] = (), *, microbatches: int = 1,
           optimizer: Optional[str] = None, dtype: Optional[torch.dtype] = None,
           reduce_dtype: Optional[torch.dtype] = None, init: Any = None,
-          sync: bool = True, hold: bool = False, name: str = "model",
+          sync: bool = True, hold: bool = False, lend: bool = True,
+          lend_from: int = 1 << 14, name: str = "model",
           poison: bool = False, hints: Any = None, **plan: Any) -> nn.Module:
     """Shards a model over the data ranks and returns it: the same object.
 
@@ -39,8 +43,10 @@ def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
     will be torch's own, on the shards.  dtype: the type to compute in, with
     master copies in the model's; reduce_dtype: that of gradients.  init: fills
     a module's own parameters where the model is on the meta device.  sync:
-    begin with the first rank's values.  hold: plan memory for hold().  Others
-    are the plan's: prefetch, max_open, reshard, defer, gather, progress,
+    begin with the first rank's values.  hold: plan memory for hold().  lend:
+    nn.Linear and nn.Embedding write the gradients of weights of lend_from
+    elements or more into the engine's memory (_direct.py).  Others are the
+    plan's: prefetch, max_open, reshard, defer, gather, progress,
     cap_bytes, nesting.
     """
     if getattr(model, "_aliquot_runtime", None) is not None:
@@ -54,8 +60,8 @@ def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
     runtime = Runtime(model, mesh, found, params, Options(
         strategy="single" if ranks == 1 else strategy,
         microbatches=microbatches, optimizer=optimizer, dtype=dtype,
-        reduce_dtype=reduce_dtype, init=init, sync=sync, hold=hold, name=name,
-        poison=poison, hints=hints, plan=plan))
+        reduce_dtype=reduce_dtype, init=init, sync=sync, hold=hold, lend=lend,
+        lend_from=lend_from, name=name, poison=poison, hints=hints, plan=plan))
     for param in params:
         param.original._aliquot = (runtime, param)  # type: ignore[union-attr]
     object.__setattr__(model, "_aliquot_runtime", runtime)
@@ -202,6 +208,10 @@ def unshard(model: nn.Module) -> nn.Module:
     runtime.closed = True
     for handle in runtime.options.handles:
         handle.remove()
+    for module, own in runtime.options.forwards.items():
+        del module.__dict__["forward"]
+        if own is not None:
+            object.__setattr__(module, "forward", own)
     for unit in runtime.units:
         for _, module in unit.modules:
             module._parameters = dict(dict.items(module._parameters))

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from .._engine import Engine
+from . import _direct
 from ._grads import DATA_AXES
 from ._grads import make as make_grads
 from ._hooks import hook_grad, watch_access
@@ -168,7 +169,7 @@ def move_values(runtime: Runtime, source: Engine, target: Engine) -> None:
 
 
 def lend(runtime: Runtime) -> None:
-    """Makes the Parameter objects, once and for all: addresses do not change."""
+    """Makes the Parameter objects, once: addresses do not change."""
     engine = runtime.engine
     engine.microbatch_begin("eval")
     for unit in runtime.units:
@@ -180,6 +181,7 @@ def lend(runtime: Runtime) -> None:
                     tensor_at(address, param.shape, param.compute, engine),
                     requires_grad=param.trainable)
                 param.full._aliquot = (runtime, param)
+                param.view = None
                 if param.trainable:
                     hook_grad(runtime, param)
         engine.unit_end(unit.id, "F_NOGRAD")
@@ -197,6 +199,7 @@ def lend(runtime: Runtime) -> None:
             if param.rest is not param.full:
                 unit.swaps.append((module._parameters, key, param.full,
                                    param.rest))
+    _direct.choose(runtime)
     if runtime.optimizer is not None:
         runtime.optimizer.adopt()
 

@@ -1,13 +1,14 @@
-"""Where the model tells the runtime what it does: hooks on its modules, on
-their outputs, and on parameters.
+"""Where the model tells the runtime what it does: around the forward of its
+modules, and by hooks on their outputs and on parameters.
 
-Every module that holds parameters has a pre-hook and a hook, since any of them
-may be the way into its unit; inside a unit that is being called they only look
-and return.  The hooks are closures, so that a deep copy of the model does not
-copy the runtime.
+Any module that holds parameters may be the way into its unit, so each has a
+forward of ours that looks whether the unit is being called already.  It is a
+closure, so that a deep copy of the model does not copy the runtime, and leaves
+copies alone.
 """
 
 import ctypes
+import types
 import weakref
 from typing import Any, List, Optional, Tuple
 
@@ -16,6 +17,7 @@ from torch import nn
 
 from .. import _dtype, _ffi
 from .._library import library
+from . import _direct
 from ._parts import Param, Unit, map_tensors, tensors_of
 from ._runtime import Runtime, _task
 
@@ -77,29 +79,26 @@ def _cast(dtype: torch.dtype, args: Any, kwargs: Any) -> Tuple[Any, Any]:
     return map_tensors(cast, (args, kwargs))  # type: ignore[no-any-return]
 
 
-def _hook_module(runtime: Runtime, unit: Unit, module: nn.Module) -> None:
-    compute: Optional[torch.dtype] = runtime.options.dtype
-    watches = not unit.root  # the root is open until the end anyway
+class _Bracket:
+    """What is done before and after a call of one module of a unit."""
 
-    def before(module: nn.Module, args: Any, kwargs: Any) -> Any:
-        if unit.entry is not None:
-            if unit.entry is module:
-                unit.depth += 1
-            return None
+    def __init__(self, runtime: Runtime, unit: Unit) -> None:
+        self.runtime, self.unit = runtime, unit
+        self.watches = not unit.root  # the root is open until the end anyway
+
+    def before(self, module: nn.Module, args: Any, kwargs: Any) -> Any:
+        runtime, unit = self.runtime, self.unit
         runtime.enter(unit, module)
         changed = None
+        compute = runtime.options.dtype
         if compute is not None:
             args, kwargs = changed = _cast(compute, args, kwargs)
-        if watches and unit.kind and torch.is_grad_enabled():
+        if self.watches and unit.kind and torch.is_grad_enabled():
             changed = _watch_inputs(runtime, unit, args, kwargs) or changed
         return changed
 
-    def after(module: nn.Module, args: Any, output: Any) -> None:
-        if unit.entry is not module:
-            return
-        unit.depth -= 1
-        if unit.depth > 0:
-            return
+    def after(self, output: Any) -> None:
+        runtime, unit = self.runtime, self.unit
         kind = unit.kind
         runtime.leave(unit)
         if kind in (_ffi.ALQ_PASS_F, _ffi.ALQ_PASS_R):
@@ -109,17 +108,53 @@ def _hook_module(runtime: Runtime, unit: Unit, module: nn.Module) -> None:
                     told = told or _Backward(runtime, unit)
                     tensor.register_hook(told)
 
-    runtime.options.handles.append(module.register_forward_pre_hook(
-        before, prepend=True, with_kwargs=True))
-    runtime.options.handles.append(module.register_forward_hook(
-        after, always_call=True))
+
+def _wrap_module(runtime: Runtime, unit: Unit, module: nn.Module) -> None:
+    """A forward that looks whether the unit is being called.  Hooks would cost
+    many times as much in every module of the model, and would not see a
+    KeyboardInterrupt."""
+    bracket, mine = _Bracket(runtime, unit), weakref.ref(module)
+    plain = None
+    if runtime.options.lend:
+        plain = _direct.forward_of(module)
+        if plain is not None:
+            runtime.options.direct.add(module)
+    plain = plain or replaced_forward(module)
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if unit.entry is not None or self is not mine():
+            return plain(self, *args, **kwargs)
+        args, kwargs = bracket.before(self, args, kwargs) or (args, kwargs)
+        output = None
+        try:
+            output = plain(self, *args, **kwargs)
+            return output
+        finally:
+            bracket.after(output)
+
+    set_forward(runtime, module, forward)
+
+
+def replaced_forward(module: nn.Module) -> Any:
+    """The module's forward as a function of the module."""
+    own = module.__dict__.get("forward")
+    if own is None:
+        return type(module).forward
+    return getattr(own, "__func__", lambda self, *a, **k: own(*a, **k))
+
+
+def set_forward(runtime: Runtime, module: nn.Module, forward: Any) -> None:
+    """As a bound method: a deep copy binds its own."""
+    runtime.options.forwards.setdefault(module, module.__dict__.get("forward"))
+    object.__setattr__(module, "forward", types.MethodType(forward, module))
 
 
 def hook_units(runtime: Runtime) -> None:
     for unit in runtime.units:
         for _, module in unit.modules:
-            if any(True for _ in module.parameters()):
-                _hook_module(runtime, unit, module)
+            if module is unit.module or any(
+                    True for _ in module.parameters()):
+                _wrap_module(runtime, unit, module)
 
 
 def hook_grad(runtime: Runtime, param: Param) -> None:

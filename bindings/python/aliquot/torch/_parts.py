@@ -36,6 +36,11 @@ class Param:
         self.grad_plain: Any = None  # the same memory, flat
         self.push: Any = None  # hands full.grad to the engine
         self.ready = False  # its gradient is final in this microbatch
+        self.direct = False  # its module writes its gradient in place
+        self.view: Any = None  # where its gradient may be written
+        self.lent_pass = 0  # the unit's lent_pass that lent it to be written
+        self.used_pass = -1  # of the unit, that used it last
+        self.several = False  # used more than once in a pass
         self.address = 0  # of full
         self.copies = 1.0  # ranks that own each element
         self.whole = True  # every rank owns all of it
@@ -62,8 +67,11 @@ class Unit:
         self.swaps: List[Tuple[Dict[str, Any], str, Any, Any]] = []
         self.shown = 0
         self.entry: Optional[nn.Module] = None  # outermost module being called
-        self.depth = 0  # of that module in itself
         self.kind = 0  # of the pass that entry began
+        self.passes = 0  # begun by a call, ever
+        self.lent_pass = 0  # passes B that lent views, ever
+        # (index in the view, parameter) whose gradients are written in place.
+        self.direct: List[Tuple[int, Param]] = []
         self.held_open = False  # until the end of the microbatch
         self.reset()
 

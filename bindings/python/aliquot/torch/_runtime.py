@@ -27,9 +27,11 @@ from typing import Any, List, Optional
 import torch
 
 from .. import _ffi
-from .._error import Error, ResourceExhausted, failed_precondition
-from .._interrupt import guarded
+from .._error import (Error, ResourceExhausted, failed_precondition,
+                      make_error)
+from .._interrupt import _guard
 from .._library import library
+from . import _direct
 from ._parts import Param, Unit
 
 IDLE, TRAIN, EVAL, HELD = range(4)
@@ -67,7 +69,16 @@ class Runtime:
         self.clear_step()
         self.view = _ffi.alq_unit_view()
         self.view_ref = ctypes.byref(self.view)
-        self.lock = threading.Lock()
+        self.error = _ffi.alq_error(struct_size=ctypes.sizeof(_ffi.alq_error))
+        self.error_ref = ctypes.byref(self.error)
+        self.grads_shown = False
+
+    def __deepcopy__(self, memo: Any) -> None:
+        """A copy of the model is an ordinary model of what it holds."""
+
+    def __reduce__(self) -> Any:
+        raise TypeError("a sharded model cannot be pickled; save "
+                        "model.state_dict() instead")
 
     def clear_step(self) -> None:
         self.count = 0  # TRAIN microbatches begun
@@ -79,12 +90,26 @@ class Runtime:
     # ------------------------------------------------------------ engine calls
 
     def call(self, function: Any, *args: Any) -> None:
-        guarded(self.mesh.context, function, self.engine._live(), *args)
+        """guarded(context, function, engine, *args), without the layers."""
+        handle = self.engine._handle
+        if threading.get_ident() != _guard.main:
+            status = function(handle, *args, self.error_ref)
+        else:
+            if _guard.pipe is None:
+                _guard.start()
+            _guard.now = (self.mesh.context,)
+            try:
+                status = function(handle, *args, self.error_ref)
+            finally:
+                _guard.now = None
+        if status:
+            raise make_error(self.error)
 
-    def unit_begin(self, unit: Unit, kind: int) -> None:
+    def unit_begin(self, unit: Unit, kind: int, flags: int =
+                   _ffi.ALQ_VIEW_PUSH) -> None:
         view = self.view
         view.struct_size = ctypes.sizeof(view)
-        view.flags = _ffi.ALQ_VIEW_PUSH
+        view.flags = flags
         try:
             self.call(library().alq_unit_begin, unit.id, kind, None,
                       self.view_ref)
@@ -135,7 +160,7 @@ class Runtime:
         for unit in self.units:
             unit.reset()
         for param in self.params:
-            param.ready = False
+            param.ready = param.several = False
 
     def end_microbatch(self) -> None:
         for unit in self.units:
@@ -150,7 +175,7 @@ class Runtime:
 
     def enter(self, unit: Unit, module: Any) -> None:
         """The outermost module of a unit is called."""
-        unit.entry, unit.depth = module, 1
+        unit.entry = module
         if self.state == HELD:
             unit.kind = 0
             return
@@ -160,6 +185,7 @@ class Runtime:
         except BaseException:
             unit.entry = None
             raise
+        unit.passes += 1
         unit.uses += unit.kind == _ffi.ALQ_PASS_F
         unit.show()
 
@@ -219,7 +245,11 @@ class Runtime:
 
     def begin_backward(self, unit: Unit) -> None:
         self.backward_event()
-        self.unit_begin(unit, _ffi.ALQ_PASS_B)
+        if unit.direct and unit.uses == 1 and unit.left:
+            self.unit_begin(unit, _ffi.ALQ_PASS_B, 0)
+            _direct.remember_views(unit, self.view, self.engine)
+        else:
+            self.unit_begin(unit, _ffi.ALQ_PASS_B)
         unit.backwards += 1
 
     def end_backward(self, unit: Unit) -> None:
@@ -353,7 +383,10 @@ class Runtime:
     def show_grads(self) -> None:
         from . import _grads
         _grads.show(self)
+        self.grads_shown = True
 
     def hide_grads(self) -> None:
-        from . import _grads
-        _grads.hide(self)
+        if self.grads_shown:
+            from . import _grads
+            _grads.hide(self)
+            self.grads_shown = False

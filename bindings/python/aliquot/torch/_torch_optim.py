@@ -55,6 +55,7 @@ def means(runtime: Runtime) -> None:
         plain = param.grad_plain.view(param.rest.shape)
         param.rest.grad = plain if not report.skipped else torch.zeros_like(
             plain)
+    runtime.grads_shown = True
 
 
 def _after(optimizer: Any, args: Any, kwargs: Any) -> None:

@@ -1,0 +1,132 @@
+#include "base/flight.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/clock.h"
+#include "base/process.h"
+
+namespace aliquot {
+namespace {
+
+// Cuts what does not fit; always ends in a zero.
+template <size_t N>
+void copy_text(char (&to)[N], const char* from) {
+  size_t n = strnlen(from, N - 1);
+  std::memcpy(to, from, n);
+  to[n] = '\0';
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Flight>> Flight::create(const std::string& dir,
+                                               int32_t rank, int32_t size,
+                                               const Names& names) {
+  std::string path = fmt::format("{}/rank-{}.flight", dir, rank);
+  int fd = open(path.c_str(),
+                O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  if (fd < 0) {
+    return errno_error(ALQ_UNAVAILABLE,
+                       fmt::format("flight recorder: can not write {}", path),
+                       errno);
+  }
+  // Blocks are taken now: a full disk must not be found by a store.
+  int error = posix_fallocate(fd, 0, sizeof(FlightFile));
+  void* data = MAP_FAILED;
+  if (error == 0) {
+    data = mmap(nullptr, sizeof(FlightFile), PROT_READ | PROT_WRITE, MAP_SHARED,
+                fd, 0);
+    if (data == MAP_FAILED) error = errno;
+  }
+  ::close(fd);
+  if (error != 0) {
+    unlink(path.c_str());
+    return errno_error(ALQ_RESOURCE_EXHAUSTED,
+                       fmt::format("flight recorder: no {} bytes for {}",
+                                   sizeof(FlightFile), path),
+                       error);
+  }
+  auto* file = static_cast<FlightFile*>(data);
+  FlightHeader& header = file->header;
+  header.rank = rank;
+  header.size = size;
+  header.pid = getpid();
+  header.start_time = process_info(getpid()).start_time;
+  header.opened_ns = now_ns();
+  char host[64] = {};
+  if (gethostname(host, sizeof host - 1) == 0) copy_text(header.host, host);
+  for (size_t i = 0; i < std::min(names.kinds.size(), std::size(header.kinds));
+       ++i) {
+    copy_text(header.kinds[i], names.kinds[i].c_str());
+  }
+  for (size_t i = 0;
+       i < std::min(names.dtypes.size(), std::size(header.dtypes)); ++i) {
+    copy_text(header.dtypes[i], names.dtypes[i].c_str());
+  }
+  std::memcpy(header.magic, kFlightMagic, sizeof header.magic);
+  return std::unique_ptr<Flight>(new Flight(file));
+}
+
+Flight::~Flight() { munmap(file_, sizeof(FlightFile)); }
+
+uint32_t Flight::add_group(const std::string& name,
+                           std::span<const int32_t> ranks) {
+  uint32_t id = std::min(groups_.fetch_add(1), kFlightGroups - 1);
+  FlightGroup& group = file_->groups[id];
+  copy_text(group.name, name.c_str());
+  size_t n = std::min(ranks.size(), std::size(group.ranks));
+  group.size = static_cast<int32_t>(n);
+  for (size_t i = 0; i < n; ++i) {
+    group.ranks[i] = static_cast<int16_t>(ranks[i]);
+  }
+  file_->header.groups.store(std::min(groups_.load(), kFlightGroups));
+  return id;
+}
+
+uint64_t Flight::begin(const FlightCall& call) {
+  uint64_t order = order_.fetch_add(1, std::memory_order_relaxed) + 1;
+  FlightRecord& record = file_->records[order % kFlightRecords];
+  record.order = 0;  // not to be read while it changes
+  record.number = call.number;
+  record.issued_ns = now_ns();
+  record.ended_ns = 0;
+  record.count = call.count;
+  record.group = call.group;
+  record.kind = call.kind;
+  record.dtype = call.dtype;
+  record.root = call.root;
+  record.state.store(kFlightIssued, std::memory_order_relaxed);
+  copy_text(record.label, call.label);
+  record.order = order;
+  return order;
+}
+
+void Flight::set(uint64_t order, FlightState state) {
+  FlightRecord& record = file_->records[order % kFlightRecords];
+  if (record.order != order) return;  // overwritten by a later one
+  if (state >= kFlightDone) record.ended_ns = now_ns();
+  record.state.store(state, std::memory_order_relaxed);
+}
+
+void Flight::fail(const Status& error) {
+  if (failed_.exchange(true)) return;
+  FlightHeader& header = file_->header;
+  header.error_code = error.code();
+  header.error_rank = error.rank();
+  header.error_ns = now_ns();
+  copy_text(header.error, error.message().c_str());
+  header.ending.store(kFlightFailed);
+}
+
+void Flight::close() {
+  uint32_t open = kFlightOpen;
+  file_->header.ending.compare_exchange_strong(open, kFlightClosed);
+}
+
+}  // namespace aliquot

@@ -1,0 +1,215 @@
+// aliquot blame, on real jobs that fail at a placed point, on records made by
+// hand, and on files that are garbage.
+#include "tools/blame.h"
+
+#include <fmt/format.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+
+#include "multi/tools/process.h"
+
+namespace aliquot::testing {
+namespace {
+
+class Folder {
+ public:
+  Folder() {
+    char name[] = "/tmp/alq-blame-XXXXXX";
+    path_ = mkdtemp(name);
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+bool has(const std::string& text, const char* part) {
+  return text.find(part) != std::string::npos;
+}
+
+Outcome failing_job(const Folder& folder, const char* fault) {
+  setenv("ALIQUOT_FAULT", fault, 1);
+  Outcome o =
+      aliquot({"run", "-n", "3", "--flight", folder.path(), "--", ABI_RANK});
+  unsetenv("ALIQUOT_FAULT");
+  return o;
+}
+
+BOOST_AUTO_TEST_CASE(a_killed_rank_is_blamed_by_launcher_and_command) {
+  Folder folder;
+  Outcome job = failing_job(folder, "coll.data@1=kill");
+  BOOST_TEST(job.code == 128 + 9);
+  BOOST_TEST(has(job.err, "aliquot run: rank 1"), job.err);
+  Outcome o = aliquot({"blame", folder.path(), "--ranks"});
+  BOOST_TEST(o.code == 0, o.err);
+  BOOST_TEST(o.out.starts_with("rank 1"), o.out);
+  BOOST_TEST(has(o.out,
+                 "died without an error in all_reduce #1 (1000 x f64) of "
+                 "group \"world\""),
+             o.out);
+  BOOST_TEST(has(o.out, "ranks 0 and 2 were waiting in all_reduce #1"), o.out);
+  BOOST_TEST(has(o.out, "rank 1: gone"), o.out);
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_that_exits_before_it_calls_is_blamed) {
+  Folder folder;
+  Outcome job = failing_job(folder, "coll.issue@2=exit");
+  // The others' errors may be found at the same time.
+  BOOST_TEST((job.code == 7 || job.code == 1));
+  Outcome o = aliquot({"blame", folder.path()});
+  BOOST_TEST(o.code == 0);
+  BOOST_TEST(o.out.starts_with("rank 2"), o.out);
+  BOOST_TEST(has(o.out, "before its first operation"), o.out);
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_with_an_error_of_its_own_is_blamed_with_it) {
+  Folder folder;
+  Outcome job = failing_job(folder, "coll.data@1=error");
+  BOOST_TEST(job.code != 0);
+  Outcome o = aliquot({"blame", folder.path()});
+  BOOST_TEST(o.out.starts_with("rank 1 (process"), o.out);
+  BOOST_TEST(has(o.out, "failed"), o.out);
+}
+
+BOOST_AUTO_TEST_CASE(a_hanging_job_can_be_asked_while_it_runs) {
+  Folder folder;
+  setenv("ALIQUOT_FAULT", "coll.issue@0=stop", 1);
+  Process job({ALIQUOT_COMMAND, "run", "-n", "2", "--flight", folder.path(),
+               "--grace", "0.1", "--", ABI_RANK});
+  unsetenv("ALIQUOT_FAULT");
+  Outcome o;
+  for (int i = 0; i < 100 && !has(o.out, "waiting in"); ++i) {
+    sleep_ms(30);
+    o = aliquot({"blame", folder.path()});
+  }
+  BOOST_TEST(has(o.out, "rank 0 has not called all_reduce #1"), o.out);
+  BOOST_TEST(has(o.out, "rank 1 was waiting in all_reduce #1"), o.out);
+  job.signal(SIGTERM);
+  BOOST_TEST(!job.finish().timed_out);
+}
+
+BOOST_AUTO_TEST_CASE(a_good_job_leaves_nothing_and_blames_nobody) {
+  Folder folder;
+  setenv("TMPDIR", folder.path().c_str(), 1);
+  Outcome job = aliquot({"run", "-n", "2", "--", ABI_RANK});
+  Outcome failed = aliquot({"run", "-n", "2", "--", "false"});
+  unsetenv("TMPDIR");
+  BOOST_TEST(job.code == 0);
+  BOOST_TEST(failed.code == 1);
+  BOOST_TEST(std::filesystem::is_empty(folder.path()));
+  job = aliquot({"run", "-n", "2", "--flight", folder.path(), "--", ABI_RANK});
+  BOOST_TEST(job.code == 0);
+  Outcome o = aliquot({"blame", folder.path()});
+  BOOST_TEST(o.code == 1);
+  BOOST_TEST(has(o.out, "nobody failed"), o.out);
+}
+
+BOOST_AUTO_TEST_CASE(a_folder_without_records_is_a_wrong_call) {
+  Folder folder;
+  for (const std::string& path : {folder.path(), folder.path() + "/none"}) {
+    Outcome o = aliquot({"blame", path});
+    BOOST_TEST(o.code == 2);
+    BOOST_TEST(has(o.err, "no rank-N.flight"), o.err);
+  }
+}
+
+tools::FlightOp op(uint64_t number, uint32_t state) {
+  tools::FlightOp o;
+  o.number = o.order = number;
+  o.state = state;
+  o.group = "world";
+  o.text = fmt::format("all_reduce #{}", number);
+  o.members = {0, 1, 2};
+  return o;
+}
+
+tools::FlightRank rank_of(int rank, uint64_t last, uint32_t state) {
+  tools::FlightRank r;
+  r.rank = rank;
+  r.size = 3;
+  r.ops.push_back(op(last, state));
+  return r;
+}
+
+// All were told to end: the one that others waited for began it.
+BOOST_AUTO_TEST_CASE(of_several_that_are_gone_the_awaited_one_is_blamed) {
+  auto waiting = kFlightArrived;
+  tools::Blame b =
+      tools::blame({rank_of(0, 5, waiting), rank_of(1, 4, kFlightDone),
+                    rank_of(2, 5, waiting)});
+  BOOST_TEST((b.culprits == std::vector<int>{1}), b.sentence);
+  // Nothing in the records tells them apart, but the launcher knew.
+  std::vector<tools::FlightRank> alike = {
+      rank_of(0, 5, waiting), rank_of(1, 5, waiting), rank_of(2, 5, waiting)};
+  BOOST_TEST((tools::blame(alike, 2).culprits == std::vector<int>{2}));
+  BOOST_TEST((tools::blame(alike).culprits == std::vector<int>{0, 1, 2}));
+}
+
+BOOST_AUTO_TEST_CASE(errors_decide_by_votes_then_by_time) {
+  std::vector<tools::FlightRank> ranks;
+  for (int r = 0; r < 3; ++r) {
+    ranks.push_back(rank_of(r, 5, kFlightError));
+    ranks.back().ending = kFlightFailed;
+    ranks.back().error = "late";
+  }
+  ranks[0].error_rank = 1, ranks[0].error_ns = 30;
+  ranks[1].error_rank = 2, ranks[1].error_ns = 10;
+  BOOST_TEST((tools::blame(ranks).culprits == std::vector<int>{2}));
+  ranks[2].error_rank = 1, ranks[2].error_ns = 40;
+  BOOST_TEST((tools::blame(ranks).culprits == std::vector<int>{1}));
+  // Named, but it left no file.
+  ranks.erase(ranks.begin() + 1);
+  BOOST_TEST(has(tools::blame(ranks).sentence, "rank 1 left no record"));
+}
+
+// Whatever a file holds, reading and judging it ends well.
+BOOST_AUTO_TEST_CASE(garbage_is_read_without_harm) {
+  Folder folder;
+  Outcome job =
+      aliquot({"run", "-n", "1", "--flight", folder.path(), "--", ABI_RANK});
+  BOOST_REQUIRE(job.code == 0);
+  std::string path = folder.path() + "/rank-0.flight";
+  std::ifstream in(path, std::ios::binary);
+  const std::string good((std::istreambuf_iterator<char>(in)), {});
+  std::mt19937 random(7);
+  int read = 0;
+  for (int round = 0; round < 300; ++round) {
+    std::string bytes = good;
+    size_t changes = size_t{1} << (round % 16);
+    size_t range = round % 2 == 0 ? bytes.size() : 20'000;
+    for (size_t i = 0; i < changes; ++i) {
+      bytes[8 + random() % (range - 8)] = static_cast<char>(random());
+    }
+    if (round % 10 == 0) bytes.resize(random() % bytes.size());
+    tools::FlightRank rank;
+    std::string why;
+    bool ok = tools::read_flight(bytes, &rank, &why);
+    BOOST_TEST(ok == why.empty());
+    if (!ok) continue;
+    ++read;
+    BOOST_TEST(!tools::blame({rank, rank}).sentence.empty());
+  }
+  BOOST_TEST(read > 20);
+  tools::FlightRank rank;
+  std::string why;
+  BOOST_TEST(!tools::read_flight("", &rank, &why));
+  BOOST_TEST(
+      !tools::read_flight(std::string(good.size(), '\xff'), &rank, &why));
+  std::ofstream(path, std::ios::binary) << "short";
+  std::filesystem::create_directory(folder.path() + "/rank-1.flight");
+  Outcome o = aliquot({"blame", folder.path()});
+  BOOST_TEST(o.code == 2);
+  BOOST_TEST(has(o.err, "rank-0.flight"), o.err);
+}
+
+}  // namespace
+}  // namespace aliquot::testing

@@ -1,0 +1,23 @@
+// Who made a job fail: one sentence from what its ranks recorded.
+//
+// In this order: the rank that most others' errors name; the rank that is known
+// to have ended first; of those that are gone without an error or an orderly
+// end, the ones that others waited for; where nobody is gone, a rank that
+// others wait for and that has not called what they called.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "tools/flight_read.h"
+
+namespace aliquot::tools {
+
+struct Blame {
+  std::vector<int> culprits;  // empty: nobody
+  std::string sentence;
+};
+// first_gone: -1 if not known.
+Blame blame(const std::vector<FlightRank>& ranks, int first_gone = -1);
+
+}  // namespace aliquot::tools
