@@ -162,7 +162,7 @@ def progress_thread():
 
 
 def dropped_while_it_runs():
-    """A group is destroyed, and another made, while the helper looks on."""
+    """A group is destroyed, and another made, while the runner looks on."""
     world = begin()
     for i in range(15):
         group = dist.new_group()

@@ -8,7 +8,7 @@ import time
 from datetime import timedelta
 from typing import Any, List, Mapping, Optional, Union
 
-from ..._context import Context, _in_helper, open_context
+from ..._context import Context, _in_thread, open_context
 from ..._error import DeadlineExceeded, Error
 from ..._ffi import ALQ_DEADLINE_EXCEEDED
 from ._errors import in_group
@@ -87,7 +87,7 @@ def _wait(store: Any, size: int, end: float, seconds: float,
     keys = [_key(r) for r in range(size)]
     left = max(end - time.monotonic(), 0.001)
     try:
-        _in_helper(lambda: store.wait(keys, timedelta(seconds=left)), None)
+        _in_thread(lambda: store.wait(keys, timedelta(seconds=left)), None)
     except RuntimeError:
         if time.monotonic() < end - 0.5:
             raise  # the store itself fails

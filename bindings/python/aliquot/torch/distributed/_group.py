@@ -18,10 +18,10 @@ from ..._interrupt import guarded
 from ..._library import library
 from ._collectives import Collectives
 from ._errors import in_group, unsupported
-from ._helper import helper
 from ._lists import ListCollectives
 from ._memory import Pool
 from ._messages import Messages
+from ._runner import runner
 from ._work import Done, Several, Work, nanoseconds
 
 CPU = torch.device("cpu")
@@ -61,7 +61,7 @@ class ProcessGroup(Collectives, ListCollectives, Messages, dist.ProcessGroup):
         self._stream = context.stream()
         self._streams: Any = {}
         self._pool = Pool(context)
-        self._helped = False
+        self._running = False
         self._poll_lock = threading.Lock()
         self._ended = False
         self._issued = 0
@@ -202,9 +202,9 @@ class ProcessGroup(Collectives, ListCollectives, Messages, dist.ProcessGroup):
         except Error as error:
             raise self._wrong(error) from None
         work = Work(self, out.value or 0, keep, after, result)
-        if not self._helped:
-            self._helped = True
-            helper().add_group(self)
+        if not self._running:
+            self._running = True
+            runner().add_group(self)
         if self._dropped:
             self._sweep()
         if self._batch is not None:
@@ -226,7 +226,7 @@ class ProcessGroup(Collectives, ListCollectives, Messages, dist.ProcessGroup):
         return self._counts_type(*counts)
 
     def _complete(self, work: Work) -> None:
-        helper().add_work(work)
+        runner().add_work(work)
 
     def _poll(self) -> bool:
         """Helps operations along; whether some remain.  Any thread: the group
@@ -301,18 +301,25 @@ class ProcessGroup(Collectives, ListCollectives, Messages, dist.ProcessGroup):
             context.close(min(_CLOSE_S, max(self._timeout_ns / 1e9, 0.001)))
         except Error:
             pass  # the others have left, or never come: nothing to wait for
+        self._let_go()
 
     def abort(self, reason: str = "aborted by the program") -> None:
         """Ends everything at once; the peers get an error.  Any thread."""
         if self._context is not None and not self._context.closed:
             self._context.abort("process group %s: %s" % (self._name, reason))
 
+    def _let_go(self) -> None:
+        """Of everything that would keep the context in the world."""
+        for stream in (self._stream, *self._streams.values()):
+            stream.release()
+        self._group.release()
+
     def _leave(self) -> Any:
         context = self._context
         if (context is None or context.closed or self._pid != os.getpid()):
             return None
         _open.discard(self)
-        helper().forget(self)
+        runner().forget(self)
         with self._poll_lock:
             self._ended = True
         self._pool.clear()
@@ -357,6 +364,6 @@ def _close_all() -> None:
         if failed:
             context = group._leave()
             if context is not None:
-                context.release()
+                context.leave("it failed")
         else:
             group.shutdown()

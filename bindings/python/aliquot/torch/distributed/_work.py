@@ -183,7 +183,7 @@ class Work(dist._Work):
         return self._result
 
     def get_future(self) -> Any:
-        """Completed by the helper thread if the operation still runs."""
+        """Completed by the runner if the operation still runs."""
         if not self.is_completed():
             self._group._poll()
             self.is_completed()

@@ -1,10 +1,10 @@
-"""The helper: one thread per process that lets asynchronous operations go on
+"""The runner: one thread per process that lets asynchronous operations go on
 while the program waits for something else, and completes their futures.
 
 A CPU stream is a queue that is run by whoever waits for something of its
 context.  A rank that waits elsewhere (in the store, in another process group,
 in computing) would withhold what its peers wait for.  While a process group has
-asynchronous operations the helper therefore runs them every now and then; it
+asynchronous operations the runner therefore runs them every now and then; it
 waits for an operation itself only if somebody holds its future.  It sleeps when
 there is nothing to do, and an operation that is waited for at once never meets
 it.
@@ -22,7 +22,7 @@ _LINGER = 8  # looks at an idle group before it is let go
 _SLICE_NS = 2_000_000
 
 
-class _Helper:
+class _Runner:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.groups: Dict[Any, int] = {}
@@ -47,7 +47,7 @@ class _Helper:
     def _wake(self) -> None:
         if not self.started:
             self.started = True
-            threading.Thread(target=self.run, name="aliquot-helper",
+            threading.Thread(target=self.run, name="aliquot-runner",
                              daemon=True).start()
         self.wake.set()
 
@@ -74,16 +74,16 @@ class _Helper:
     def poll(self, group: Any) -> bool:
         """Whether operations of the group remain."""
         # Cleared before looking: who enqueues afterwards adds the group again.
-        group._helped = False
+        group._running = False
         try:
             busy = group._poll()
         except Error:
             busy = False  # whoever waits gets the error
         with self.lock:
             looks = 0 if busy else self.groups.get(group, _LINGER) + 1
-            if looks < _LINGER or group._helped:
+            if looks < _LINGER or group._running:
                 self.groups[group] = looks
-                group._helped = True
+                group._running = True
             else:
                 self.groups.pop(group, None)
         return busy
@@ -97,16 +97,16 @@ class _Helper:
                     self.works.remove(work)
 
 
-_helper = _Helper()
+_runner = _Runner()
 
 
 def _after_fork() -> None:
-    global _helper
-    _helper = _Helper()
+    global _runner
+    _runner = _Runner()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def helper() -> _Helper:
-    return _helper
+def runner() -> _Runner:
+    return _runner
