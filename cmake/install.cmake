@@ -9,13 +9,25 @@ include(CMakePackageConfigHelpers)
 
 set(ALQ_CMAKE_DIR ${CMAKE_INSTALL_LIBDIR}/cmake/aliquot)
 
+set(ALQ_NAMELINK)
+set(ALQ_PC_LIB -laliquot)
+if(ALQ_WHEEL)
+  set(ALQ_NAMELINK NAMELINK_SKIP)
+  set(ALQ_PC_LIB -l:libaliquot.so.${ALQ_ABI_MAJOR})
+endif()
 install(TARGETS aliquot EXPORT aliquotTargets
-  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} ${ALQ_NAMELINK})
 install(FILES
   include/aliquot/aliquot.h
   include/aliquot/aliquot.hpp
   abi/aliquot_api.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/aliquot)
+install(FILES
+  include/aliquot/hpp/base.hpp
+  include/aliquot/hpp/stream.hpp
+  include/aliquot/hpp/group.hpp
+  include/aliquot/hpp/engine.hpp
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/aliquot/hpp)
 install(EXPORT aliquotTargets NAMESPACE aliquot::
   DESTINATION ${ALQ_CMAKE_DIR})
 
@@ -46,5 +58,9 @@ if(TARGET aliquot_command)
     /prefix/${CMAKE_INSTALL_BINDIR} /prefix/${CMAKE_INSTALL_LIBDIR})
   set_target_properties(aliquot_command PROPERTIES
     INSTALL_RPATH $ORIGIN/${ALQ_LIB_FROM_BIN})
+  if(ALQ_WHEEL)
+    target_link_options(aliquot_command PRIVATE
+      -static-libstdc++ -static-libgcc)
+  endif()
   install(TARGETS aliquot_command DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()

@@ -28,6 +28,10 @@ function(alq_shared_library target)
     VERSION ${ALQ_ABI_MAJOR}.${ALQ_ABI_MINOR}.${PROJECT_VERSION_PATCH}
     SOVERSION ${ALQ_ABI_MAJOR}
     LINK_DEPENDS ${ALQ_VERSION_SCRIPT})
+  if(ALQ_WHEEL)  # a wheel holds no links: one file, named as it is loaded
+    set_property(TARGET ${target} PROPERTY VERSION)
+    target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc)
+  endif()
   target_link_options(${target} PRIVATE
     LINKER:--version-script=${ALQ_VERSION_SCRIPT}
     LINKER:--exclude-libs,ALL

@@ -285,6 +285,7 @@ alq_status alq_engine_plan(alq_engine* engine, const alq_plan_desc* desc,
     }
     ALQ_TRY(check_plan(known));
     if (state->engine->committed()) {
+      state->next.reset();  // refused: no change is planned any more
       ALQ_ASSIGN(state->next, state->engine->replanned(known));
     } else {
       ALQ_TRY(state->engine->plan(known));

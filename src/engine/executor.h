@@ -60,8 +60,17 @@ class Executor {
   // Executes and clears the actions.
   Status run(std::vector<Action>* actions, Stream* caller,
              MicrobatchPlace place, Deadline deadline);
-  // All gathers and reductions issued so far are done.
+  // All gathers, reductions and updates issued so far are done.
   Status drain(Deadline deadline);
+  // What the caller's stream has now changes parameters: gathers, begins and
+  // drains wait for it, whichever stream they are called with.
+  Status updated_on(Stream* caller) {
+    return device_->record(*updated_, caller);
+  }
+  // The caller's stream has operations on this memory.
+  Status used_on(Stream* caller) {
+    return caller == nullptr ? Status{} : device_->record(*used_, caller);
+  }
 
   std::byte* param(int32_t id) const;  // full, as the host reads it
   std::byte* grad(int32_t id) const;   // lent view
@@ -145,6 +154,7 @@ class Executor {
   EngineMemory memory_;
   std::shared_ptr<Stream> gather_stream_, reduce_stream_;
   std::vector<BundleEvents> events_;
+  std::shared_ptr<Event> updated_, used_;
   std::vector<int32_t> grad_slot_user_;  // bundle that reduced from it last
   std::vector<std::vector<int64_t>> bases_;
   // Per bundle and segment, as the collectives want them.

@@ -21,7 +21,9 @@ def command_path() -> Optional[str]:
     return next((p for p in places if os.access(p, os.X_OK)), None)
 
 
-def main(arguments: List[str]) -> int:
+def main(arguments: Optional[List[str]] = None) -> int:
+    if arguments is None:
+        arguments = sys.argv[1:]
     command = command_path()
     if command is not None:
         sys.stdout.flush()
