@@ -9,7 +9,7 @@ import unittest
 
 import host
 from host import _ffi
-from replan_test import PLANS, Model, count_of, SHAPES
+from replan_test import PLANS, Model
 from robustness_test import refusal
 
 F, R, B = _ffi.ALQ_PASS_F, _ffi.ALQ_PASS_R, _ffi.ALQ_PASS_B
@@ -137,9 +137,9 @@ class Abandon(unittest.TestCase):
         def rank_main(world, leaves):
             model = Model(world, plan)
             if leaves:
-                model.gradients(7, last=False)
-                model.gradients(8, last=False)
                 try:
+                    model.gradients(7, last=False)
+                    model.gradients(8, last=False)
                     if world.rank == 0:
                         raise BadBatch
                     model.gradients(9)
