@@ -93,15 +93,16 @@ class _Bracket:
         compute = runtime.options.dtype
         if compute is not None:
             args, kwargs = changed = _cast(compute, args, kwargs)
-        if self.watches and unit.kind and torch.is_grad_enabled():
+        if self.watches and unit.kind and torch.is_grad_enabled() and (
+                not runtime.is_part(unit)):
             changed = _watch_inputs(runtime, unit, args, kwargs) or changed
         return changed
 
     def after(self, output: Any) -> None:
         runtime, unit = self.runtime, self.unit
-        kind = unit.kind
+        kind, part = unit.kind, runtime.is_part(unit)
         runtime.leave(unit)
-        if kind in (_ffi.ALQ_PASS_F, _ffi.ALQ_PASS_R):
+        if kind in (_ffi.ALQ_PASS_F, _ffi.ALQ_PASS_R) and not part:
             told: Optional[_Backward] = None
             for tensor in tensors_of(output):
                 if tensor.requires_grad:
@@ -123,6 +124,8 @@ def _wrap_module(runtime: Runtime, unit: Unit, module: nn.Module) -> None:
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if unit.entry is not None or self is not mine():
+            if unit.traced and not torch.is_grad_enabled():
+                unit.nested = True
             return plain(self, *args, **kwargs)
         args, kwargs = bracket.before(self, args, kwargs) or (args, kwargs)
         output = None
@@ -158,7 +161,7 @@ def hook_units(runtime: Runtime) -> None:
 
 
 def hook_grad(runtime: Runtime, param: Param) -> None:
-    """Pushes the gradient of param.full as soon as it is final.  The hook holds
+    """Pushes the gradient of param.full as soon as it is final.  A hook holds
     nothing alive: the garbage collector does not see through a tensor's
     hooks."""
     code, bits = _dtype.DLPACK_CODE[_dtype.of(param.compute)]
@@ -169,9 +172,9 @@ def hook_grad(runtime: Runtime, param: Param) -> None:
     ref, function = ctypes.byref(raw), library().alq_grad_push
     weak_runtime, weak_param = weakref.ref(runtime), weakref.ref(param)
 
-    def push(tensor: torch.Tensor) -> None:
-        grad, runtime, param = tensor.grad, weak_runtime(), weak_param()
-        if grad is None or runtime is None or param is None:
+    def added(tensor: torch.Tensor) -> None:
+        runtime, param = weak_runtime(), weak_param()
+        if runtime is None or param is None:
             return
         if _task() != -1:
             runtime.backward_event()
@@ -179,6 +182,12 @@ def hook_grad(runtime: Runtime, param: Param) -> None:
                 if param not in runtime.late:
                     runtime.late.append(param)
                 return
+        push(tensor)
+
+    def push(tensor: torch.Tensor) -> None:
+        grad, runtime, param = tensor.grad, weak_runtime(), weak_param()
+        if grad is None or runtime is None or param is None:
+            return
         tensor.grad = None
         if grad.is_sparse:
             grad = grad.to_dense()
@@ -188,7 +197,7 @@ def hook_grad(runtime: Runtime, param: Param) -> None:
         runtime.pushed(param)
 
     param.push = push
-    param.full.register_post_accumulate_grad_hook(push)
+    param.full.register_post_accumulate_grad_hook(added)
 
 
 class Access(dict):
