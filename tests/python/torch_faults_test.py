@@ -181,6 +181,47 @@ class Misuse(unittest.TestCase):
 
         ranks.run_threads(2, body)
 
+    def test_types_are_changed_before(self):
+        def body(context):
+            model = sharded(context, "ddp")
+            for change in (model.float, model.blocks[1].half,
+                           lambda: model.to("meta"),
+                           lambda: nn.Sequential(model).bfloat16()):
+                with self.assertRaisesRegex(aliquot.FailedPrecondition,
+                                            "before aliquot.torch.shard"):
+                    change()
+            at.AdamW(model.parameters())
+            self.assertRaises(aliquot.FailedPrecondition, model.float)
+            before = model.blocks[1].mix.weight.data_ptr()
+            model.to("cpu", torch.float64).cpu().double()
+            assert model.blocks[1].mix.weight.data_ptr() == before
+            copy.deepcopy(model).float()
+            at.unshard(model).float()
+            assert model.blocks[1].mix.weight.dtype == torch.float32
+
+        ranks.run_threads(2, body)
+
+    def test_zero_grad_of_the_model(self):
+        """Drops what there is, or says that it cannot; never keeps it."""
+        def body(context):
+            model = sharded(context)
+            optimizer = at.AdamW(model.parameters())
+            model.zero_grad()
+            step(model, optimizer, context.rank, 0)
+            before = model.state_dict()
+            model(tm.tokens(context.rank, 1)).backward()
+            copy.deepcopy(model).zero_grad()
+            assert model._aliquot_runtime.count == 1
+            try:
+                model.zero_grad()
+            except aliquot.Unsupported:
+                return
+            optimizer.step()
+            for name, value in model.state_dict().items():
+                assert torch.equal(value, before[name])
+
+        ranks.run_threads(2, body)
+
     def test_step_without_backward(self):
         def body(context):
             model = sharded(context)

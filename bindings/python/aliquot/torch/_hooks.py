@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from .. import _dtype, _ffi
+from .._error import failed_precondition
 from .._library import library
 from . import _direct
 from ._parts import Param, Unit, map_tensors, tensors_of
@@ -152,9 +153,41 @@ def set_forward(runtime: Runtime, module: nn.Module, forward: Any) -> None:
     object.__setattr__(module, "forward", types.MethodType(forward, module))
 
 
+def guard_types(runtime: Runtime, module: nn.Module) -> None:
+    """model.to() and its like put other memory under the parameters, which the
+    engine would not know.  What changes neither type nor device is harmless;
+    buffers move as ever."""
+    mine = weakref.ref(module)
+
+    def _apply(self: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
+        if self is not mine():
+            return type(self)._apply(self, fn, recurse)
+        for key, value in dict.items(self._parameters):
+            if value is None:
+                continue
+            probe = torch.empty(0, dtype=value.dtype, device=value.device)
+            with torch.no_grad():
+                changed = fn(probe)
+            if changed.dtype != probe.dtype or changed.device != probe.device:
+                raise failed_precondition(
+                    "parameter %s is sharded and stays %s on %s; change the "
+                    "model to %s on %s before aliquot.torch.shard" % (
+                        key, probe.dtype, probe.device, changed.dtype,
+                        changed.device))
+        own, self._parameters = self._parameters, {}
+        try:
+            return type(self)._apply(self, fn, recurse)
+        finally:
+            self._parameters = own
+
+    object.__setattr__(module, "_apply", types.MethodType(_apply, module))
+
+
 def hook_units(runtime: Runtime) -> None:
     for unit in runtime.units:
         for _, module in unit.modules:
+            if module._parameters:
+                guard_types(runtime, module)
             if module is unit.module or any(
                     True for _ in module.parameters()):
                 _wrap_module(runtime, unit, module)

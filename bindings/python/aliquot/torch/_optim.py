@@ -98,10 +98,8 @@ class EngineOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Free: step() has dropped the gradients.  Between backward and step it
         drops what was accumulated, which every rank must do."""
-        runtime = self.runtime
-        assert runtime is not None
-        if runtime.count and runtime.state == 0:
-            runtime.abandon()
+        assert self.runtime is not None
+        self.runtime.drop_gradients()
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         if getattr(self, "runtime", None) is not None:

@@ -363,6 +363,10 @@ class Runtime:
         self.engine.abandon()
         self.forget_step()
 
+    def drop_gradients(self) -> None:
+        if self.count and self.state == IDLE:
+            self.abandon()
+
     def forget_step(self) -> None:
         for unit in self.units:
             while unit.shown > 0:
