@@ -83,7 +83,8 @@ class EngineOptimizer(torch.optim.Optimizer):
             if self.fixed_of(group) != planned:
                 raise failed_precondition(
                     "%s of a parameter group were changed from %s to %s after "
-                    "the engine was planned; lr and weight_decay may change" %
+                    "the engine was planned; lr and weight_decay may change "
+                    "(schedulers that cycle momentum: cycle_momentum=False)" %
                     (self.fixed, planned, self.fixed_of(group)))
         rates = [float(group["lr"]) for group in self.param_groups]
         decays = [float(group["weight_decay"]) for group in self.param_groups]
