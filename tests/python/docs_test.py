@@ -58,23 +58,27 @@ def padded(before, found):
 
 
 def run_page():
-    """All programs of a page, one after the other; a rank of the test."""
-    page = os.environ["TEST_PAGE"]
+    """All programs of a page, one after the other, or the one that is named; a
+    rank of the test."""
+    page, only = os.environ["TEST_PAGE"], os.environ.get("TEST_PROGRAM")
     for title, source in programs(page):
+        if only not in (None, title):
+            continue
         print(f"== {title}", flush=True)
         name = os.path.join(ranks.ROOT, page)
         exec(compile(source, name, "exec"), {"__name__": "__main__"})
 
 
 class Pages(unittest.TestCase):
-    def run_page(self, page):
+    def run_page(self, page, **variables):
         command = os.path.join(
             os.path.dirname(os.path.dirname(os.environ["ALIQUOT_LIBRARY"])),
             "bin", "aliquot")
         run = subprocess.run(
             [command, "run", "-n", str(RANKS), "--", sys.executable, "-B",
              os.path.abspath(__file__), "--rank", "run_page"], text=True,
-            env={**os.environ, "TEST_PAGE": page, "OMP_NUM_THREADS": "1"},
+            env={**os.environ, "TEST_PAGE": page, "OMP_NUM_THREADS": "1",
+                 **variables},
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False)
         self.assertEqual(run.returncode, 0, run.stdout)
@@ -82,7 +86,7 @@ class Pages(unittest.TestCase):
 
     def test_snippets_run(self):
         """On every rank, to their ends."""
-        for page in PAGES:
+        for page in PAGES[:2]:
             with self.subTest(page=page):
                 out = self.run_page(page)
                 titles = [title for title, _ in programs(page)]
@@ -91,16 +95,18 @@ class Pages(unittest.TestCase):
                     self.assertEqual(out.count(f"== {title}\n"), RANKS, out)
 
     def test_before_and_after_agree(self):
-        out = self.run_page("docs/migration.md")
-        for rank in range(RANKS):
-            parts = re.split(r"== .*, (?:before|after)", "\n".join(
-                line for line in out.splitlines()
-                if line.startswith(f"[{rank}]")))[1:]
-            losses = [float(re.search(r"loss ([\d.e-]+)", part)[1])
-                      for part in parts]
-            self.assertEqual(len(losses), 4)
-            for before, after in zip(losses[::2], losses[1::2]):
-                self.assertAlmostEqual(before, after, delta=1e-5 * before)
+        """Each in a world of its own: gloo's process group, made twice in one
+        process, may find the store's keys of the first time and hang."""
+        losses = []
+        for title, _ in programs(PAGES[2]):
+            out = self.run_page(PAGES[2], TEST_PROGRAM=title)
+            losses.append(sorted(re.findall(r"\[(\d)\] loss (\S+)", out)))
+            self.assertEqual([int(rank) for rank, _ in losses[-1]],
+                             list(range(RANKS)), out)
+        self.assertEqual(len(losses), 4)
+        for before, after in zip(losses[::2], losses[1::2]):
+            for (_, one), (_, two) in zip(before, after):
+                self.assertAlmostEqual(float(one), float(two), delta=1e-6)
 
     def test_all_blocks_are_known(self):
         """No block is of a language that nobody runs."""
