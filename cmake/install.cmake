@@ -22,6 +22,12 @@ install(FILES
   include/aliquot/aliquot.hpp
   abi/aliquot_api.h
   DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/aliquot)
+install(FILES
+  include/aliquot/hpp/base.hpp
+  include/aliquot/hpp/stream.hpp
+  include/aliquot/hpp/group.hpp
+  include/aliquot/hpp/engine.hpp
+  DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/aliquot/hpp)
 install(EXPORT aliquotTargets NAMESPACE aliquot::
   DESTINATION ${ALQ_CMAKE_DIR})
 

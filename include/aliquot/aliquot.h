@@ -989,8 +989,16 @@ ALQ_API alq_status alq_unit_unhold(alq_engine* engine, int64_t unit,
                                    alq_error* err);
 
 /* Leaves the current step after an exception on this rank.  The other ranks'
- * calls return ABORTED and they call it too; all ranks drop their gradients
- * and the next step starts clean.
+ * calls that need this one return ABORTED, naming it, and later ones
+ * GROUP_POISONED; they call abandon too.  It returns when all have: gradients,
+ * weights and holds are dropped, and the next step starts clean, as if the
+ * batch had never been seen.  Parameters and optimizer states are those of the
+ * last step that was taken: a step is taken by all ranks or by none (one that
+ * returned an error on a rank may have been taken: see "steps" of the report).
+ * Also gets an engine going again whose ranks disagreed or were late, but not
+ * one that lost a rank.  Engines of one mesh share communicators: all of them
+ * must be left, in the same order.  timeout_ns 0: the context's deadline.
+ * Errors: DEADLINE_EXCEEDED, PEER_FAILED (names who did not come).
  * Thread: collective.  Blocks: until deadline. */
 ALQ_API alq_status alq_engine_abandon(alq_engine* engine, int64_t timeout_ns,
                                       alq_error* err);

@@ -285,6 +285,7 @@ alq_status alq_engine_plan(alq_engine* engine, const alq_plan_desc* desc,
     }
     ALQ_TRY(check_plan(known));
     if (state->engine->committed()) {
+      state->next.reset();  // refused: no change is planned any more
       ALQ_ASSIGN(state->next, state->engine->replanned(known));
     } else {
       ALQ_TRY(state->engine->plan(known));
@@ -362,10 +363,4 @@ alq_status alq_engine_close(alq_engine* engine, int64_t timeout_ns,
   });
 }
 
-void alq_engine_release(alq_engine* engine) {
-  EngineState* state = pool<alq_engine>().get(engine);
-  if (state != nullptr && !forked(*state->ctx)) {
-    state->engine->retire(state->engine);
-  }
-  release_handle(engine);
-}
+void alq_engine_release(alq_engine* engine) { release_handle(engine); }

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "api/handle.h"
 #include "base/status.h"
 
 namespace aliquot::api {
@@ -15,6 +16,7 @@ alq_status report(const Status& status, alq_error* err);
 // Runs body() -> Status; nothing thrown leaves.
 template <typename Body>
 alq_status guard(alq_error* err, Body body) noexcept {
+  CallPins::Scope pins;
   try {
     Status status = body();
     return status.ok() ? ALQ_OK : report(status, err);

@@ -52,6 +52,11 @@ struct EngineState {
   // Planned beside a committed engine; takes its place at the next commit.
   std::shared_ptr<engine::Engine> next;
 
+  // Operations in flight keep what they use.
+  ~EngineState() {
+    if (engine != nullptr) engine->retire(engine);
+  }
+
   const engine::Engine& latest() const {
     return next != nullptr ? *next : *engine;
   }
@@ -118,7 +123,7 @@ Result<typename StateOf<Opaque>::type*> resolve(const Opaque* handle) {
   if (handle == nullptr) {
     return make_error(ALQ_INVALID_ARGUMENT, "the {} handle is null", name);
   }
-  auto* state = pool<Opaque>().get(handle);
+  auto* state = pool<Opaque>().use(handle);
   if (state == nullptr) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} is not a live {} handle: it was released, or is "
@@ -138,7 +143,8 @@ Result<typename StateOf<Opaque>::type*> resolve(const Opaque* handle) {
 template <typename Opaque>
 void release_handle(Opaque* handle) {
   if (handle == nullptr) return;
-  auto* state = pool<Opaque>().get(handle);
+  CallPins::Scope pins;
+  auto* state = pool<Opaque>().use(handle);
   if (state == nullptr || forked(context_of(*state))) return;
   pool<Opaque>().release(handle);
 }

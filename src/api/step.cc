@@ -200,7 +200,8 @@ alq_status alq_engine_abandon(alq_engine* engine, int64_t timeout_ns,
       return make_error(ALQ_INVALID_ARGUMENT, "timeout_ns {} is negative",
                         timeout_ns);
     }
-    return not_built(engine, "alq_engine_abandon");
+    ALQ_ASSIGN(EngineState * state, resolve(engine));
+    return state->engine->abandon(state->ctx->context->deadline(timeout_ns));
   });
 }
 

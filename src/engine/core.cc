@@ -337,6 +337,19 @@ void Core::touch() {
     set_fresh(static_cast<int32_t>(b), false);
     bundles_[b].changed = true;
   }
+  // Held units stay readable: ranks may run different numbers of passes of
+  // them, so none of those may find anything left to gather.
+  for (size_t u = 0; u < units_.size(); ++u) {
+    if (units_[u].holds > 0) bring_all(static_cast<int32_t>(u));
+  }
+}
+
+void Core::bring_all(int32_t unit) {
+  for (int32_t b : shape_.units[at(unit)]) {
+    if (!bundles_[at(b)].fresh) bring(b, false);
+    act(ActionKind::kAwait, b, 0);
+    bundles_[at(b)].awaited = true;
+  }
 }
 
 void Core::abandon() {
@@ -353,11 +366,7 @@ void Core::abandon() {
 CoreError Core::hold(int32_t unit) {
   if (CoreError e = check_slots(unit); !e.ok()) return e;
   ++units_[at(unit)].holds;
-  for (int32_t b : shape_.units[at(unit)]) {
-    if (!bundles_[at(b)].fresh) bring(b, false);
-    act(ActionKind::kAwait, b, 0);
-    bundles_[at(b)].awaited = true;
-  }
+  bring_all(unit);
   return {};
 }
 

@@ -102,7 +102,8 @@ class Core {
   CoreError step();
   CoreError hold(int32_t unit);
   CoreError unhold(int32_t unit);
-  // Values changed from outside: what was gathered is stale.
+  // Values changed from outside: what was gathered is stale, and what is held
+  // is gathered again.
   void touch();
   // Drops the microbatch and all windows; actions are none.
   void abandon();
@@ -152,6 +153,7 @@ class Core {
   CoreError check_slots(int32_t unit) const;
   CoreError check_grad_slot(int32_t bundle) const;
   void bring(int32_t bundle, bool prefetched);
+  void bring_all(int32_t unit);
   void set_fresh(int32_t bundle, bool fresh);
   void open_window(int32_t bundle);
   void reduce(int32_t bundle);

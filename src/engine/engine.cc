@@ -31,13 +31,11 @@ Result<int32_t> Engine::param_add(Param param) {
                       "all parameters first",
                       name_, param.name);
   }
-  for (const Param& other : model_.params) {
-    if (other.name == param.name) {
-      return make_error(ALQ_ALREADY_EXISTS,
-                        "engine {}: there is a parameter \"{}\" already; add a "
-                        "tied one once and put it into both units",
-                        name_, param.name);
-    }
+  if (!param_names_.insert(param.name).second) {
+    return make_error(ALQ_ALREADY_EXISTS,
+                      "engine {}: there is a parameter \"{}\" already; add a "
+                      "tied one once and put it into both units",
+                      name_, param.name);
   }
   if (optimizers_.size() <= static_cast<size_t>(param.optim_group)) {
     optimizers_.resize(static_cast<size_t>(param.optim_group) + 1);
@@ -91,11 +89,16 @@ Status Engine::optimizer_set(int32_t group, const alq_optimizer_desc& desc) {
   return {};
 }
 
+const char* Engine::shard_axes_of(const Plan& plan) {
+  return plan.placement.axes.two_axes ? "dp_shard" : "dp_replicate,dp_shard";
+}
+
 Status Engine::make_groups() {
-  const char* shard_axes =
-      plan_.placement.axes.two_axes ? "dp_shard" : "dp_replicate,dp_shard";
+  const char* shard_axes = shard_axes_of(plan_);
   ALQ_ASSIGN(groups_.gather, mesh_->group(shard_axes, "gather", deadline()));
   ALQ_ASSIGN(groups_.reduce, mesh_->group(shard_axes, "reduce", deadline()));
+  ALQ_ASSIGN(groups_.leave,
+             mesh_->group("dp_replicate,dp_shard", "leave", deadline()));
   groups_.replicate = groups_.assemble = nullptr;
   if (plan_.axes.replicas > 1) {
     ALQ_ASSIGN(groups_.replicate,
@@ -107,7 +110,7 @@ Status Engine::make_groups() {
 }
 
 // Ranks that planned different things would exchange garbage: compare first.
-Status Engine::compare_plans() {
+Status Engine::compare_plans(std::vector<PlanShare>* shares) {
   ALQ_ASSIGN(groups_.exchange,
              mesh_->group("dp_replicate,dp_shard", "exchange", deadline()));
   std::string text = fmt::format(
@@ -137,19 +140,22 @@ Status Engine::compare_plans() {
                         o.desc.beta2, o.desc.eps, o.desc.momentum,
                         o.desc.dampening, o.desc.nesterov, o.desc.state_dtype);
   }
-  uint64_t mine = XXH3_64bits(text.data(), text.size());
-  std::vector<uint64_t> all(static_cast<size_t>(groups_.exchange->size()));
+  PlanShare mine{XXH3_64bits(text.data(), text.size()), plan_.total_bytes(),
+                 plan_.desc.cap_bytes};
+  shares->resize(static_cast<size_t>(groups_.exchange->size()));
   Coll coll;
   coll.kind = CollKind::kAllGather;
   coll.src = &mine;
-  coll.dst = all.data();
-  coll.count = 1;
-  coll.dtype = ALQ_U64;
+  coll.dst = shares->data();
+  coll.count = sizeof mine;
+  coll.dtype = ALQ_U8;
   coll.label = "plan";
   ALQ_TRY(groups_.exchange->issue(coll, nullptr, nullptr));
   std::vector<int32_t> differ;
-  for (size_t r = 0; r < all.size(); ++r) {
-    if (all[r] != all[0]) differ.push_back(groups_.exchange->ranks()[r]);
+  for (size_t r = 0; r < shares->size(); ++r) {
+    if ((*shares)[r].hash != (*shares)[0].hash) {
+      differ.push_back(groups_.exchange->ranks()[r]);
+    }
   }
   if (differ.empty()) return {};
   return make_error(ALQ_RANK_MISMATCH,
@@ -158,6 +164,28 @@ Status Engine::compare_plans() {
                     "optimizers in the same order everywhere",
                     name_, fmt::join(differ, ", "),
                     groups_.exchange->ranks()[0]);
+}
+
+// Shards are uneven and caps may differ: what is too much for one rank is
+// refused on all, or the others would commit without it.
+Status Engine::check_caps(const PlanInputs& in,
+                          const std::vector<PlanShare>& shares) const {
+  auto over = [](int64_t bytes, int64_t cap) { return cap > 0 && bytes > cap; };
+  if (over(plan_.total_bytes(), plan_.desc.cap_bytes)) {
+    return over_cap(in, plan_);
+  }
+  for (size_t r = 0; r < shares.size(); ++r) {
+    if (!over(shares[r].bytes, shares[r].cap)) continue;
+    int32_t rank = groups_.exchange->ranks()[r];
+    return make_error(
+               ALQ_RESOURCE_EXHAUSTED,
+               "engine {}: the plan needs {} B on rank {}, the cap there "
+               "is {} B ({} B would do here); that rank's error says "
+               "what would fit",
+               name_, shares[r].bytes, rank, shares[r].cap, plan_.total_bytes())
+        .with_rank(rank);
+  }
+  return {};
 }
 
 Status Engine::plan(const alq_plan_desc& desc) {
@@ -178,11 +206,10 @@ Status Engine::plan(const alq_plan_desc& desc) {
   ALQ_TRY(model_.build_bundles(axes.shards, axes.replicas));
   ALQ_ASSIGN(plan_, make_plan(in, desc));
   plan_.desc.next = nullptr;
-  ALQ_TRY(compare_plans());
+  std::vector<PlanShare> shares;
+  ALQ_TRY(compare_plans(&shares));
   ALQ_TRY(make_groups());
-  if (desc.cap_bytes > 0 && plan_.total_bytes() > desc.cap_bytes) {
-    return over_cap(in, plan_);
-  }
+  ALQ_TRY(check_caps(in, shares));
   plan_.desc.nesting = nullptr;  // the caller's string; parsed by now
   planned_ = true;
   return {};
@@ -258,9 +285,11 @@ Status Engine::check_param(int64_t param) const {
 
 Status Engine::set_steps(int64_t steps) {
   ALQ_TRY(need_committed("step_set"));
-  if (steps < 0 || core_->in_microbatch() || microbatch_ != 0) {
+  constexpr int64_t kMost = int64_t{1} << 53;  // exact as a double
+  if (steps < 0 || steps > kMost || core_->in_microbatch() ||
+      microbatch_ != 0) {
     return make_error(ALQ_FAILED_PRECONDITION,
-                      "engine {}: step_set({}) takes a count of at least 0, "
+                      "engine {}: step_set({}) takes a count of 0 to 2^53, "
                       "between steps",
                       name_, steps);
   }

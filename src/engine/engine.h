@@ -5,6 +5,7 @@
 #include <array>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "engine/executor.h"
@@ -71,6 +72,8 @@ class Engine {
   std::string report() const;
   // trace.cc
   Status trace_write(const std::string& dir, int32_t step);
+  // abandon.cc
+  Status abandon(Deadline deadline);
   Status close(Deadline deadline);
   // Before the last reference goes: operations in flight keep `self`.
   void retire(const std::shared_ptr<Engine>& self);
@@ -84,6 +87,11 @@ class Engine {
     Dtype dtype = 0;
     Extent extent = Extent::kWhole;
   };
+  // What ranks tell each other of their plans.
+  struct PlanShare {
+    uint64_t hash;
+    int64_t bytes, cap;
+  };
   struct UnitViewArrays {
     std::vector<void*> params, grads, no_grads;
     std::vector<int32_t> betas;
@@ -91,9 +99,15 @@ class Engine {
 
   Deadline deadline() const { return context_->deadline(0); }
   Status make_groups();
-  Status compare_plans();
+  static const char* shard_axes_of(const Plan& plan);
+  Status meet_leaving(Deadline deadline);
+  Status renew_groups(Deadline deadline);
+  Status compare_plans(std::vector<PlanShare>* shares);
+  Status check_caps(const PlanInputs& in,
+                    const std::vector<PlanShare>& shares) const;
   Status check_slab(const void* slab) const;
   Status between_steps(const char* call) const;
+  Status check_apart(const void* slab, int64_t bytes) const;
   Status agree(const Status& mine) const;
   Status move_values(Engine& old, int32_t id, int32_t what, Dtype dtype);
   Status choose_progress();  // progress.cc
@@ -106,6 +120,7 @@ class Engine {
   void open_compute(int32_t unit, int32_t pass);
   void close_compute(int32_t unit, int32_t pass);
   void fill_view(int32_t unit, int32_t pass, alq_unit_view* view);
+  Status check_into(int32_t unit, void* const* into) const;
   Status copy_into(int32_t unit, Stream* stream, void* const* into);
 
   // param_io.cc
@@ -117,6 +132,9 @@ class Engine {
   Status read_chunk(int32_t param, const Part& part, void* data, int64_t begin,
                     int64_t count, Dtype dtype);
   Status settle();
+  Status round_masters();
+  Status write_own(const Param& param, int32_t what, const Part& part,
+                   const void* data, const Range& range, Dtype dtype);
 
   // step.cc
   struct StepShare;
@@ -141,6 +159,7 @@ class Engine {
   const EngineConfig config_;
   DataPlace place_;
   Model model_;
+  std::unordered_set<std::string> param_names_;
   std::vector<Optimizer> optimizers_;
   Plan plan_;
   bool planned_ = false, committed_ = false, closed_ = false;

@@ -26,17 +26,10 @@ Result<std::unique_ptr<Executor>> Executor::create(
   ALQ_ASSIGN(e->memory_,
              EngineMemory::create(*plan, e->device_.get(),
                                   e->groups_.gather.get(), slab, deadline));
-  ALQ_ASSIGN(e->gather_stream_, e->device_->create_stream("gather"));
-  ALQ_ASSIGN(e->reduce_stream_, e->device_->create_stream("reduce"));
+  ALQ_TRY(e->make_streams());
   int64_t base = 0;
   int32_t grad_slots = 0;
   for (size_t b = 0; b < model->bundles.size(); ++b) {
-    BundleEvents events;
-    ALQ_ASSIGN(events.gathered, e->device_->create_event());
-    ALQ_ASSIGN(events.reduced, e->device_->create_event());
-    ALQ_ASSIGN(events.written, e->device_->create_event());
-    ALQ_ASSIGN(events.read, e->device_->create_event());
-    e->events_.push_back(std::move(events));
     e->names_.push_back(recorder->name(model->bundles[b].name));
     e->bases_.emplace_back();
     e->counts_.emplace_back();
@@ -52,6 +45,42 @@ Result<std::unique_ptr<Executor>> Executor::create(
   e->grad_slot_user_.assign(at_index(grad_slots), -1);
   e->bad_.assign(at_index(plan->microbatches), -1);
   return e;
+}
+
+Status Executor::make_streams() {
+  ALQ_ASSIGN(gather_stream_, device_->create_stream("gather"));
+  ALQ_ASSIGN(reduce_stream_, device_->create_stream("reduce"));
+  ALQ_ASSIGN(updated_, device_->create_event());
+  ALQ_ASSIGN(used_, device_->create_event());
+  events_.clear();
+  for (size_t b = 0; b < model_.bundles.size(); ++b) {
+    BundleEvents events;
+    ALQ_ASSIGN(events.gathered, device_->create_event());
+    ALQ_ASSIGN(events.reduced, device_->create_event());
+    ALQ_ASSIGN(events.written, device_->create_event());
+    ALQ_ASSIGN(events.read, device_->create_event());
+    events_.push_back(std::move(events));
+  }
+  return {};
+}
+
+Status Executor::settle(Deadline deadline) {
+  for (Stream* stream : {gather_stream_.get(), reduce_stream_.get()}) {
+    Status ended = device_->synchronize(*stream, deadline);
+    if (ended.code() == ALQ_DEADLINE_EXCEEDED && deadline.passed()) {
+      return ended;
+    }
+  }
+  return {};
+}
+
+Status Executor::renew(DataGroups groups) {
+  groups_ = std::move(groups);
+  ALQ_TRY(make_streams());
+  std::fill(grad_slot_user_.begin(), grad_slot_user_.end(), -1);
+  reset_counters();
+  place_ = {};
+  return {};
 }
 
 const SegmentPlan& Executor::segment_of(const Param& param) const {
@@ -93,6 +122,8 @@ Status Executor::execute(const Action& action, Stream* caller,
       return open_grads(action.bundle, caller, deadline);
     case ActionKind::kZeroGrad: {
       const Param& param = model_.params[at_index(action.arg)];
+      // Zero is what this microbatch adds: earlier ones may be there already.
+      if (segment_of(param).sums_in_view() && place_.index > 0) return {};
       return fill(caller, grad(action.arg),
                   param.count * dtype_size(segment_of(param).grad_dtype),
                   false);
@@ -124,6 +155,7 @@ Status Executor::gather(int32_t bundle, Stream* caller, int32_t flags) {
   ALQ_TRY(device_->record(*events.read, caller));
   Deadline none = context_->deadline(0);
   ALQ_TRY(device_->wait(gather_stream_.get(), *events.read, none));
+  ALQ_TRY(device_->wait(gather_stream_.get(), *updated_, none));
   bool changed = (flags & kGatherChanged) != 0;
   int64_t bytes = gather_bytes(plan_, bundle, changed);
   ALQ_ASSIGN(trace::Span * span, begin_span(trace::Lane::kGather, bundle, bytes,
@@ -151,6 +183,7 @@ Status Executor::gather(int32_t bundle, Stream* caller, int32_t flags) {
 Status Executor::gather_segment(int32_t bundle, size_t segment, bool changed) {
   const BundlePlan& b = plan_.bundles[at_index(bundle)];
   const SegmentPlan& p = b.segments[segment];
+  if (p.count == 0) return {};
   const Counts& counts = counts_[at_index(bundle)][segment];
   Coll coll;
   coll.kind = CollKind::kAllGather;
@@ -173,6 +206,9 @@ Status Executor::gather_segment(int32_t bundle, size_t segment, bool changed) {
 
 Status Executor::await(int32_t bundle, Stream* caller, Deadline deadline) {
   BundleEvents& events = events_[at_index(bundle)];
+  if (!device_->done(*updated_)) {
+    ALQ_TRY(device_->wait(caller, *updated_, deadline));
+  }
   if (!plan_.bundles[at_index(bundle)].gathers ||
       device_->done(*events.gathered)) {
     return {};
@@ -271,6 +307,7 @@ Status Executor::drain(Deadline deadline) {
   int64_t begin = now_ns();
   ALQ_TRY(device_->synchronize(*gather_stream_, deadline));
   ALQ_TRY(device_->synchronize(*reduce_stream_, deadline));
+  ALQ_TRY(device_->synchronize(*updated_, deadline));
   int64_t end = now_ns();
   exposed_.reduce_ns += end - begin;
   record_wait(-1, begin, end, trace::Cause::kDrain);
@@ -285,12 +322,18 @@ BadGradient Executor::bad_gradient() const {
 }
 
 void Executor::retire(const std::shared_ptr<void>& self) {
+  // The caller's streams may still write this memory.  Waiting streams are
+  // behind them, and hold it as long.
+  for (Event* event : {updated_.get(), used_.get()}) {
+    (void)device_->wait(gather_stream_.get(), *event, context_->deadline(0));
+  }
   for (std::shared_ptr<Stream>* stream : {&gather_stream_, &reduce_stream_}) {
     // Can only fail for want of memory: then there is nothing to keep either.
     if (!device_->pin(**stream, self).ok()) continue;
     stream->reset();
   }
   events_.clear();
+  updated_ = used_ = nullptr;
   groups_ = {};
   device_.reset();
 }

@@ -20,6 +20,17 @@ struct DataGroups {
   // Over the replicas, null for one: of gradients, and of a shard's parts.
   std::shared_ptr<Group> replicate, assemble;
   std::shared_ptr<Group> exchange;  // all data ranks: scalars, barriers
+  // All data ranks, for meeting after the others were aborted.
+  std::shared_ptr<Group> leave;
+
+  // Those that steps use.
+  std::vector<std::shared_ptr<Group>> all() const {
+    std::vector<std::shared_ptr<Group>> out;
+    for (const auto& group : {gather, reduce, replicate, assemble, exchange}) {
+      if (group != nullptr) out.push_back(group);
+    }
+    return out;
+  }
 };
 
 // What the current microbatch asks of reductions.
@@ -60,8 +71,17 @@ class Executor {
   // Executes and clears the actions.
   Status run(std::vector<Action>* actions, Stream* caller,
              MicrobatchPlace place, Deadline deadline);
-  // All gathers and reductions issued so far are done.
+  // All gathers, reductions and updates issued so far are done.
   Status drain(Deadline deadline);
+  // What the caller's stream has now changes parameters: gathers, begins and
+  // drains wait for it, whichever stream they are called with.
+  Status updated_on(Stream* caller) {
+    return device_->record(*updated_, caller);
+  }
+  // The caller's stream has operations on this memory.
+  Status used_on(Stream* caller) {
+    return caller == nullptr ? Status{} : device_->record(*used_, caller);
+  }
 
   std::byte* param(int32_t id) const;  // full, as the host reads it
   std::byte* grad(int32_t id) const;   // lent view
@@ -77,6 +97,10 @@ class Executor {
   const ExposedTime& exposed() const { return exposed_; }
   const Traffic& traffic() const { return traffic_; }
   BadGradient bad_gradient() const;
+  // After the groups were aborted: nothing runs any more, however it ended.
+  Status settle(Deadline deadline);
+  // Other groups and streams; what was going on is forgotten.
+  Status renew(DataGroups groups);
   void reset_counters();
   // The engine is released: what its streams still have keeps `self` (which
   // holds the memory) alive, and nothing else of the rank.
@@ -102,6 +126,7 @@ class Executor {
         config_(*config),
         recorder_(*recorder) {}
 
+  Status make_streams();
   Status execute(const Action& action, Stream* caller, Deadline deadline);
   Status evict(int32_t bundle);
   Status gather(int32_t bundle, Stream* caller, int32_t flags);
@@ -145,6 +170,7 @@ class Executor {
   EngineMemory memory_;
   std::shared_ptr<Stream> gather_stream_, reduce_stream_;
   std::vector<BundleEvents> events_;
+  std::shared_ptr<Event> updated_, used_;
   std::vector<int32_t> grad_slot_user_;  // bundle that reduced from it last
   std::vector<std::vector<int64_t>> bases_;
   // Per bundle and segment, as the collectives want them.

@@ -17,8 +17,12 @@ class EngineMemory {
                                      Group* shard_group, void* slab,
                                      Deadline deadline);
 
+  // Null for a region that does not exist, and where there is no memory: a
+  // model may have nothing but empty parameters.
   std::byte* at(const Region& region) const {
-    return (region.common ? common_->data() : arena_) + region.offset;
+    if (!region.exists()) return nullptr;
+    if (!region.common) return arena_ + region.offset;
+    return common_ == nullptr ? nullptr : common_->data() + region.offset;
   }
 
  private:

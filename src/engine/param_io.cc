@@ -86,19 +86,41 @@ Status Engine::settle() {
   Coll barrier;
   barrier.label = "parameter access";
   ALQ_TRY(groups_.exchange->issue(barrier, nullptr, nullptr));
-  gathered_since_sync_ = false;
+  // While units are held, ranks may run different numbers of microbatches, so
+  // none can tell whether the others meet: all always do.
+  gathered_since_sync_ = core_->needed() > 0;
+  return {};
+}
+
+// Where a master was written, the compute copy is the master rounded.
+Status Engine::round_masters() {
+  for (const BundlePlan& b : plan_.bundles) {
+    for (const SegmentPlan& p : b.segments) {
+      if (p.grad_dtype == 0 || p.master_dtype == p.dtype) continue;
+      if (p.own.count == 0) continue;
+      kernels::CastArgs round{executor_->at(p.own_params),
+                              executor_->at(p.master),
+                              p.own.count,
+                              p.dtype,
+                              p.master_dtype,
+                              1.0};
+      ALQ_TRY(device_->launch(nullptr, kernels::OpCode::kCast, &round,
+                              sizeof round));
+    }
+  }
   return {};
 }
 
 Status Engine::param_touch() {
   ALQ_TRY(need_committed("param_touch"));
   ALQ_TRY(settle());
+  ALQ_TRY(round_masters());
   Coll barrier;
   barrier.label = "param_touch";
   ALQ_TRY(groups_.exchange->issue(barrier, nullptr, nullptr));
   core_->touch();
   dirty_ = false;
-  return {};
+  return act(nullptr);
 }
 
 Status Engine::param_write(int32_t id, int32_t what, const void* data,
@@ -116,6 +138,15 @@ Status Engine::param_write(int32_t id, int32_t what, const void* data,
   }
   ALQ_TRY(settle());
   dirty_ = true;
+  ALQ_TRY(write_own(param, what, part, data, {begin, count}, dtype));
+  // Held units show it at once: their passes are not collective.
+  return core_->needed() > 0 ? param_touch() : Status{};
+}
+
+// The part of [range) that this rank owns, out of data in `dtype`.
+Status Engine::write_own(const Param& param, int32_t what, const Part& part,
+                         const void* data, const Range& range, Dtype dtype) {
+  int64_t begin = range.begin, count = range.count;
   int64_t from = std::max(begin, part.begin);
   int64_t n = std::min(begin + count, part.begin + part.count) - from;
   if (n <= 0) return {};

@@ -75,6 +75,11 @@ struct SegmentPlan {
   Region staging;  // whole sums on their way to shard_levels
   Region final;    // own: the step's gradient
   Region state[2];
+
+  // The caller adds each microbatch to the lent view: it is the sum.
+  bool sums_in_view() const {
+    return !local_levels.empty() && local_levels[0].offset == grad.offset;
+  }
 };
 
 struct BundlePlan {

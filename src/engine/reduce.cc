@@ -22,15 +22,14 @@ Status Executor::reduce(int32_t bundle, Stream* caller) {
              begin_span(trace::Lane::kReduce, bundle,
                         reduce_bytes(plan_, bundle), reduce_stream_.get()));
   for (size_t s = 0; s < b.segments.size(); ++s) {
-    if (b.segments[s].grad_dtype == 0) continue;
+    if (b.segments[s].grad_dtype == 0 || b.segments[s].count == 0) continue;
     ALQ_TRY(check_finite(bundle, s));
     ALQ_TRY(reduce_segment(bundle, s));
     const SegmentPlan& p = b.segments[s];
     bool kept =
         p.final.offset >= p.grad.offset &&
         p.final.offset < p.grad.offset + p.count * dtype_size(p.grad_dtype);
-    kept = kept || (!p.local_levels.empty() &&
-                    p.local_levels[0].offset == p.grad.offset);
+    kept = kept || p.sums_in_view();
     if (config_.poison && !kept) {
       ALQ_TRY(fill(reduce_stream_.get(), memory_.at(p.grad),
                    p.count * dtype_size(p.grad_dtype), true));

@@ -39,6 +39,22 @@ Result<std::shared_ptr<Engine>> Engine::replanned(const alq_plan_desc& desc) {
   return next;
 }
 
+// Values are moved out of the running plan's memory: it must not be the new
+// plan's too.
+Status Engine::check_apart(const void* slab, int64_t bytes) const {
+  auto mine = reinterpret_cast<uintptr_t>(executor_->at(Region{0, false}));
+  auto other = reinterpret_cast<uintptr_t>(slab);
+  if (slab == nullptr || plan_.arena_bytes == 0 ||
+      other >= mine + static_cast<uint64_t>(plan_.arena_bytes) ||
+      mine >= other + static_cast<uint64_t>(bytes)) {
+    return {};
+  }
+  return make_error(ALQ_INVALID_ARGUMENT,
+                    "engine {}: the slab for the new plan overlaps the {} B "
+                    "that the running plan still uses; pass another",
+                    name_, plan_.arena_bytes);
+}
+
 // One rank's mistake must not leave the others waiting for its values.
 Status Engine::agree(const Status& mine) const {
   int32_t failed = mine.ok() ? 0 : 1;
@@ -60,7 +76,9 @@ Status Engine::agree(const Status& mine) const {
 
 Status Engine::take_over(Engine& old, void* slab) {
   ALQ_TRY(old.between_steps("a new plan is committed"));
-  ALQ_TRY(agree(check_slab(slab)));
+  Status usable = check_slab(slab);
+  if (usable.ok()) usable = old.check_apart(slab, plan_.arena_bytes);
+  ALQ_TRY(agree(usable));
   ALQ_TRY(commit(slab));
   for (size_t i = 0; i < model_.params.size(); ++i) {
     auto id = static_cast<int32_t>(i);

@@ -111,8 +111,9 @@ Status Engine::explain(const CoreError& error, const char* call, int32_t unit,
 // Executes what the core decided.
 Status Engine::act(Stream* stream) {
   if (core_->actions().empty()) return {};
-  return executor_->run(&core_->actions(), stream, {microbatch_ - 1, last_},
-                        deadline());
+  ALQ_TRY(executor_->run(&core_->actions(), stream, {microbatch_ - 1, last_},
+                         deadline()));
+  return executor_->used_on(stream);
 }
 
 Status Engine::microbatch_begin(int32_t mode, double weight, bool last,
@@ -183,11 +184,28 @@ void Engine::fill_view(int32_t unit, int32_t pass, alq_unit_view* view) {
     const Param& param = model_.params[static_cast<size_t>(params[i])];
     if (!param.trainable) continue;
     const SegmentPlan& p = executor_->segment_of(param);
-    bool sums_in_view =
-        !p.local_levels.empty() && p.local_levels[0].offset == p.grad.offset;
-    arrays.betas[i] =
-        core_->grad_lent_before(params[i]) || (sums_in_view && microbatch_ > 1);
+    arrays.betas[i] = core_->grad_lent_before(params[i]) ||
+                      (p.sums_in_view() && microbatch_ > 1);
   }
+}
+
+Status Engine::check_into(int32_t unit, void* const* into) const {
+  const Unit& u = model_.units[static_cast<size_t>(unit)];
+  bool wants = plan_.desc.memory == ALQ_MEMORY_INTO;
+  if (wants != (into != nullptr) && !u.params.empty()) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "engine {}: the plan's memory is {}, so view.into must "
+                      "{}be null",
+                      name_, wants ? "INTO" : "not INTO", wants ? "not " : "");
+  }
+  for (size_t i = 0; wants && i < u.params.size(); ++i) {
+    const Param& param = model_.params[static_cast<size_t>(u.params[i])];
+    if (into[i] != nullptr || param.count == 0) continue;
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "unit {}: destination {} (\"{}\") is null", u.name, i,
+                      param.name);
+  }
+  return {};
 }
 
 Status Engine::copy_into(int32_t unit, Stream* stream, void* const* into) {
@@ -195,17 +213,13 @@ Status Engine::copy_into(int32_t unit, Stream* stream, void* const* into) {
       model_.units[static_cast<size_t>(unit)].params;
   for (size_t i = 0; i < params.size(); ++i) {
     const Param& param = model_.params[static_cast<size_t>(params[i])];
-    if (into[i] == nullptr) {
-      return make_error(
-          ALQ_INVALID_ARGUMENT, "unit {}: destination {} (\"{}\") is null",
-          model_.units[static_cast<size_t>(unit)].name, i, param.name);
-    }
+    if (param.count == 0) continue;
     kernels::CopyArgs copy{into[i], executor_->param(params[i]),
                            param.count * dtype_size(param.dtype)};
     ALQ_TRY(
         device_->launch(stream, kernels::OpCode::kCopy, &copy, sizeof copy));
   }
-  return {};
+  return executor_->used_on(stream);
 }
 
 Status Engine::unit_begin(int32_t unit, int32_t pass, Stream* stream,
@@ -216,20 +230,15 @@ Status Engine::unit_begin(int32_t unit, int32_t pass, Stream* stream,
     return make_error(ALQ_INVALID_ARGUMENT, "engine {}: unknown pass {}", name_,
                       pass);
   }
-  bool into = plan_.desc.memory == ALQ_MEMORY_INTO;
-  if (into != (view->into != nullptr) &&
-      !model_.units[static_cast<size_t>(unit)].params.empty()) {
-    return make_error(ALQ_INVALID_ARGUMENT,
-                      "engine {}: the plan's memory is {}, so view.into must "
-                      "{}be null",
-                      name_, into ? "INTO" : "not INTO", into ? "not " : "");
-  }
+  ALQ_TRY(check_into(unit, view->into));
   ALQ_TRY(context_->faults.point("engine.begin"));
   bool lend = (view->flags & ALQ_VIEW_PUSH) == 0;
   CoreError error = core_->unit_begin(unit, pass, lend);
   if (!error.ok()) return explain(error, "unit_begin", unit, pass);
   ALQ_TRY(act(stream));
-  if (into) ALQ_TRY(copy_into(unit, stream, view->into));
+  if (plan_.desc.memory == ALQ_MEMORY_INTO) {
+    ALQ_TRY(copy_into(unit, stream, view->into));
+  }
   fill_view(unit, pass, view);
   open_compute(unit, pass);
   return {};
@@ -293,9 +302,7 @@ Status Engine::grad_push(int32_t param, const alq_tensor& grad,
   const SegmentPlan& p = executor_->segment_of(target);
   const std::byte* src =
       static_cast<const std::byte*>(grad.data) + grad.byte_offset;
-  bool sums_in_view =
-      !p.local_levels.empty() && p.local_levels[0].offset == p.grad.offset;
-  if (sums_in_view && microbatch_ > 1) {
+  if (p.sums_in_view() && microbatch_ > 1) {
     kernels::AccumulateArgs args{executor_->grad(param), src, count,
                                  p.grad_dtype, dtype};
     ALQ_TRY(device_->launch(stream, kernels::OpCode::kAccumulate, &args,
@@ -306,6 +313,7 @@ Status Engine::grad_push(int32_t param, const alq_tensor& grad,
     ALQ_TRY(
         device_->launch(stream, kernels::OpCode::kCast, &args, sizeof args));
   }
+  ALQ_TRY(executor_->used_on(stream));
   return grad_ready(param, stream);
 }
 

@@ -275,16 +275,16 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
       out.bad_rank = groups_.exchange->ranks()[r];
     }
   }
-  if (!(weight > 0) || !std::isfinite(weight) ||
-      !std::isfinite(1 / (weight * config_.loss_scale))) {
+  double divisor = weight * config_.loss_scale;
+  if (!(weight > 0) || !std::isfinite(divisor) || !std::isfinite(1 / divisor)) {
     clear_step();
     return make_error(ALQ_FAILED_PRECONDITION,
                       "engine {}: the weights of this step sum to {} over all "
-                      "ranks; the sum must be above 0 and finite (so must 1 / "
-                      "(sum x loss scale)).  Nothing was changed",
+                      "ranks; the sum must be above 0 and finite, and so must "
+                      "sum x loss scale and its inverse.  Nothing was changed",
                       name_, weight);
   }
-  double scale = 1 / (weight * config_.loss_scale);
+  double scale = 1 / divisor;
   out.grad_norm = kernels::norm_root(bins) * scale;
   out.weight_sum = weight;
   // An overflow of the sum itself has no single contributor.
@@ -298,6 +298,7 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
     }
     *reinterpret_cast<kernels::StepScalars*>(scalars_->data()) = {scale, 0};
     ALQ_TRY(update(desc, stream));
+    ALQ_TRY(executor_->updated_on(stream));
     ++steps_;
     CoreError error = core_->step();
     if (!error.ok()) return explain(error, "step", -1, 0);
@@ -306,6 +307,7 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
       Coll barrier;
       barrier.label = "step";
       ALQ_TRY(groups_.exchange->issue(barrier, stream, nullptr));
+      ALQ_TRY(executor_->updated_on(stream));
     }
   }
   out.step = steps_;

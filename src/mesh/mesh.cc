@@ -140,21 +140,40 @@ Result<std::vector<int32_t>> Mesh::ranks(std::string_view axes,
   return out;
 }
 
-Result<std::shared_ptr<Group>> Mesh::group(std::string_view axes,
-                                           std::string_view purpose,
-                                           Deadline deadline) {
+Result<std::string> Mesh::key_of(std::string_view axes,
+                                 std::string_view purpose) const {
   ALQ_ASSIGN(std::vector<bool> selected, select(axes));
   std::string key;
   for (size_t i = 0; i < axes_.size(); ++i) {
     if (selected[i]) key += (key.empty() ? "" : ",") + axes_[i].name;
   }
   if (!purpose.empty()) key += fmt::format(" {}", purpose);
-  if (auto it = groups_.find(key); it != groups_.end()) return it->second;
+  return key;
+}
+
+Result<std::shared_ptr<Group>> Mesh::make(const std::string& key,
+                                          std::string_view axes, Group* parent,
+                                          Deadline deadline) {
   ALQ_ASSIGN(std::vector<int32_t> members, ranks(axes, world_->rank()));
   ALQ_ASSIGN(std::shared_ptr<Group> group,
-             world_->split(members.front(), world_->rank(), key, deadline));
+             parent->split(members.front(), world_->rank(), key, deadline));
   groups_[key] = group;
   return group;
+}
+
+Result<std::shared_ptr<Group>> Mesh::group(std::string_view axes,
+                                           std::string_view purpose,
+                                           Deadline deadline) {
+  ALQ_ASSIGN(std::string key, key_of(axes, purpose));
+  if (auto it = groups_.find(key); it != groups_.end()) return it->second;
+  return make(key, axes, world_.get(), deadline);
+}
+
+Result<std::shared_ptr<Group>> Mesh::renew(std::string_view axes,
+                                           std::string_view purpose,
+                                           Group* parent, Deadline deadline) {
+  ALQ_ASSIGN(std::string key, key_of(axes, purpose));
+  return make(key, axes, parent, deadline);
 }
 
 }  // namespace aliquot

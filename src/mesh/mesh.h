@@ -40,8 +40,18 @@ class Mesh {
   Result<std::shared_ptr<Group>> group(std::string_view axes,
                                        std::string_view purpose,
                                        Deadline deadline);
+  // Takes the place of that communicator, which has failed: made by a healthy
+  // one of at least the same ranks.  Collective over `parent`.
+  Result<std::shared_ptr<Group>> renew(std::string_view axes,
+                                       std::string_view purpose, Group* parent,
+                                       Deadline deadline);
 
  private:
+  Result<std::string> key_of(std::string_view axes,
+                             std::string_view purpose) const;
+  Result<std::shared_ptr<Group>> make(const std::string& key,
+                                      std::string_view axes, Group* parent,
+                                      Deadline deadline);
   // For each axis of the mesh: is it named?
   Result<std::vector<bool>> select(std::string_view axes) const;
 

@@ -51,7 +51,8 @@ class Installation(unittest.TestCase):
 
     def test_files(self):
         for name in ("include/aliquot/aliquot.h", "include/aliquot/aliquot.hpp",
-                     "include/aliquot/aliquot_api.h"):
+                     "include/aliquot/aliquot_api.h",
+                     "include/aliquot/hpp/engine.hpp"):
             self.assertTrue(os.path.isfile(os.path.join(self.prefix, name)))
         real = os.path.realpath(os.path.join(self.lib, "libaliquot.so"))
         for link in ("libaliquot.so", "libaliquot.so.1"):

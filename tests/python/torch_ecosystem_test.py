@@ -10,7 +10,6 @@ import json
 import os
 import tempfile
 import unittest
-import warnings
 
 os.environ.update(HF_HUB_OFFLINE="1", TRANSFORMERS_VERBOSITY="error",
                   HF_HUB_DISABLE_PROGRESS_BARS="1")
@@ -35,7 +34,6 @@ PLANS = (("fsdp", {}), ("fsdp", dict(gather="copy")), ("ddp", {}),
 # of one bit in a weight that moved little.
 EXACT, WEIGHTS = 1e-13, 1e-11
 torch.set_num_threads(1)
-warnings.simplefilter("ignore", FutureWarning)  # of a method's later name
 
 
 def gpt2():

@@ -126,7 +126,8 @@ class Exceptions(unittest.TestCase):
 
             handle = model.blocks[1].register_forward_hook(
                 lambda m, a, out: out["hidden"].register_hook(fail) and None)
-            with self.assertRaises(ArithmeticError):
+            # Or the other rank was first, and has left the step already.
+            with self.assertRaises((ArithmeticError, aliquot.Aborted)):
                 model(tm.tokens(context.rank, 0)).backward()
             handle.remove()
             for call in (lambda: model(tm.tokens(context.rank, 1)),
@@ -134,16 +135,11 @@ class Exceptions(unittest.TestCase):
                 with self.assertRaisesRegex(aliquot.FailedPrecondition,
                                             "abandon"):
                     call()
-            try:
-                at.abandon(model)
-            except aliquot.Unsupported:
-                return None
+            at.abandon(model)
             step(model, optimizer, context.rank, 1)
             return model.state_dict()
 
         for state in ranks.run_threads(2, body):
-            if state is None:
-                continue  # this library cannot leave a step yet
             plain = tm.Plain(2, tm.make(), lambda ps: torch.optim.AdamW(
                 ps, lr=tm.LR))
             plain.step(1)
@@ -202,25 +198,34 @@ class Misuse(unittest.TestCase):
         ranks.run_threads(2, body)
 
     def test_zero_grad_of_the_model(self):
-        """Drops what there is, or says that it cannot; never keeps it."""
+        """Drops what was summed, also while another rank is in its backward;
+        so does the optimizer's."""
         def body(context):
             model = sharded(context)
             optimizer = at.AdamW(model.parameters())
             model.zero_grad()
             step(model, optimizer, context.rank, 0)
             before = model.state_dict()
-            model(tm.tokens(context.rank, 1)).backward()
-            copy.deepcopy(model).zero_grad()
-            assert model._aliquot_runtime.count == 1
-            try:
-                model.zero_grad()
-            except aliquot.Unsupported:
-                return
-            optimizer.step()
-            for name, value in model.state_dict().items():
-                assert torch.equal(value, before[name])
+            for drop in (model.zero_grad, optimizer.zero_grad):
+                loss = model(tm.tokens(context.rank, 1))
+                if context.rank == 1:
+                    time.sleep(0.2)
+                loss.backward()
+                copy.deepcopy(model).zero_grad()
+                assert model._aliquot_runtime.count == 1
+                drop()
+                optimizer.step()
+                for name, value in model.state_dict().items():
+                    assert torch.equal(value, before[name])
+            step(model, optimizer, context.rank, 1)
+            return model.state_dict()["norm.weight"]
 
-        ranks.run_threads(2, body)
+        plain = tm.Plain(2, tm.make(), lambda ps: torch.optim.AdamW(ps))
+        for number in range(2):
+            plain.step(number)
+        for value in ranks.run_threads(2, body):
+            self.assertLess((value - plain.model.norm.weight).abs().max(),
+                            1e-11)
 
     def test_step_without_backward(self):
         def body(context):

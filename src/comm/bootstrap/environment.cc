@@ -20,11 +20,26 @@ constexpr int kTorchrunPorts = 16;
 struct Source {
   const char* name;
   const char *rank, *size, *local_rank, *local_size;
+  // Launchers that name no meeting place: what tells their jobs apart.
+  const char* job[2] = {nullptr, nullptr};
 };
 constexpr Source kAliquot = {"aliquot", "ALIQUOT_RANK", "ALIQUOT_WORLD_SIZE",
                              "ALIQUOT_LOCAL_RANK", "ALIQUOT_LOCAL_SIZE"};
 constexpr Source kTorchrun = {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK",
                               "LOCAL_WORLD_SIZE"};
+constexpr Source kOpenMpi = {"openmpi",
+                             "OMPI_COMM_WORLD_RANK",
+                             "OMPI_COMM_WORLD_SIZE",
+                             "OMPI_COMM_WORLD_LOCAL_RANK",
+                             "OMPI_COMM_WORLD_LOCAL_SIZE",
+                             {"PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid"}};
+// Slurm says how many tasks a node has in a notation of its own: see
+// slurm_numbers.
+constexpr Source kSlurm = {
+    "slurm",         "SLURM_PROCID",         "SLURM_STEP_NUM_TASKS",
+    "SLURM_LOCALID", "SLURM_STEP_NUM_NODES", {"SLURM_JOB_ID", "SLURM_STEP_ID"}};
+// Ports of jobs that have no port of their own lie between these.
+constexpr int kFirstJobPort = 20000, kJobPorts = 8000;
 
 // What a source sets, before anything is required.
 struct Numbers {
@@ -61,6 +76,19 @@ Result<Numbers> read_numbers(const Source& source) {
   ALQ_TRY(read_number(source.size, 1, &n.size));
   ALQ_TRY(read_number(source.local_rank, 0, &n.local_rank));
   ALQ_TRY(read_number(source.local_size, 1, &n.local_size));
+  return n;
+}
+
+// A step on one node has all its ranks there; of several nodes it is not said
+// here how many each has.
+Result<Numbers> slurm_numbers() {
+  ALQ_ASSIGN(Numbers n, read_numbers(kSlurm));
+  std::optional<int32_t> nodes = n.local_size;
+  if (nodes == 1) {
+    n.local_size = n.size;
+  } else {
+    n.local_rank = n.local_size = std::nullopt;
+  }
   return n;
 }
 
@@ -129,14 +157,30 @@ Result<std::string> torchrun_address(bool all_local) {
   return fmt::format("{}:{}-{}", host, first, first + kTorchrunPorts - 1);
 }
 
-// Keeps jobs apart; anyone who knows the same values can derive it too.
-std::string derived_secret() {
-  std::string text = fmt::format("aliquot torchrun {}", getuid());
-  for (const char* name : {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
-                           "TORCHELASTIC_RESTART_COUNT"}) {
-    text += fmt::format("\n{}={}", name, get(name).value_or(""));
+// What all ranks of this job know, and no other job of this host.
+std::string job_text(const Source& source) {
+  std::string text = fmt::format("aliquot {} {}", source.name, getuid());
+  for (const char* name :
+       {"MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_RESTART_COUNT", source.job[0], source.job[1]}) {
+    if (name != nullptr) {
+      text += fmt::format("\n{}={}", name, get(name).value_or(""));
+    }
   }
-  std::string hex;
+  return text;
+}
+
+// A job on one host that has no meeting place: a few ports of its own.
+std::string job_address(const Source& source) {
+  Digest digest = sha256("port " + job_text(source));
+  int at = (digest[0] << 8 | digest[1]) % (kJobPorts / kTorchrunPorts);
+  int first = kFirstJobPort + at * kTorchrunPorts;
+  return fmt::format("127.0.0.1:{}-{}", first, first + kTorchrunPorts - 1);
+}
+
+// Keeps jobs apart; anyone who knows the same values can derive it too.
+std::string derived_secret(const Source& source) {
+  std::string text = job_text(source), hex;
   for (uint8_t byte : sha256(text)) hex += fmt::format("{:02x}", byte);
   return hex;
 }
@@ -145,7 +189,19 @@ std::string derived_secret() {
 Status fill_store(const Source& source, const Numbers& n, Place* p) {
   std::string missing;
   std::optional<std::string> store = get("ALIQUOT_STORE");
-  bool torchrun = &source == &kTorchrun;
+  bool torchrun = &source == &kTorchrun, job = source.job[0] != nullptr;
+  bool one_host = n.local_size && *n.local_size == *n.size;
+  if (job && !store && one_host) {
+    p->address = job_address(source);
+    p->secret = get("ALIQUOT_SECRET").value_or(derived_secret(source));
+    return {};
+  }
+  if (job && !store) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "{} started this job on several hosts: set ALIQUOT_STORE "
+                      "(host:port of rank 0) and ALIQUOT_SECRET on every rank",
+                      source.name);
+  }
   if (torchrun && !store) {
     need(get("MASTER_ADDR").has_value(), "MASTER_ADDR", &missing);
     need(get("MASTER_PORT").has_value(), "MASTER_PORT", &missing);
@@ -156,7 +212,7 @@ Status fill_store(const Source& source, const Numbers& n, Place* p) {
   if (store) {
     p->address = *store;
   } else {
-    ALQ_ASSIGN(p->address, torchrun_address(n.local_size == n.size));
+    ALQ_ASSIGN(p->address, torchrun_address(one_host));
   }
   ALQ_ASSIGN(StoreAddress address, parse_store_address(p->address));
   bool loopback = names_loopback(address.host);
@@ -166,7 +222,7 @@ Status fill_store(const Source& source, const Numbers& n, Place* p) {
   }
   p->secret = get("ALIQUOT_SECRET").value_or("");
   if (p->secret.empty() && torchrun && !store && loopback) {
-    p->secret = derived_secret();
+    p->secret = derived_secret(source);
   }
   if (p->secret.empty()) {
     return make_error(ALQ_INVALID_ARGUMENT,
@@ -203,14 +259,13 @@ Status check_unread_launchers() {
   struct Launcher {
     const char *name, *size;
   };
-  for (Launcher l : {Launcher{"Open MPI", "OMPI_COMM_WORLD_SIZE"},
-                     Launcher{"Slurm", "SLURM_STEP_NUM_TASKS"},
-                     Launcher{"PMI", "PMI_SIZE"}}) {
+  for (Launcher l : {Launcher{"PMI", "PMI_SIZE"}}) {
     std::optional<std::string> size = get(l.size);
     if (!size || *size == "1" || *size == "0") continue;
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} started this process as one of {} ({}), but ranks "
-                      "are read from ALIQUOT_* or torchrun's variables: set "
+                      "are read from the variables of aliquot run, torchrun, "
+                      "Open MPI or Slurm: set "
                       "ALIQUOT_RANK, ALIQUOT_WORLD_SIZE, ALIQUOT_STORE and "
                       "ALIQUOT_SECRET in each",
                       l.name, size->substr(0, 20), l.size);
@@ -228,6 +283,10 @@ Result<Place> place_from_environment() {
   if (torchrun.any() || get("MASTER_ADDR") || get("MASTER_PORT")) {
     return place_from(kTorchrun, torchrun);
   }
+  ALQ_ASSIGN(Numbers openmpi, read_numbers(kOpenMpi));
+  if (openmpi.size) return place_from(kOpenMpi, openmpi);
+  ALQ_ASSIGN(Numbers slurm, slurm_numbers());
+  if (slurm.size) return place_from(kSlurm, slurm);
   if (get("ALIQUOT_STORE")) return place_from(kAliquot, own);
   ALQ_TRY(check_unread_launchers());
   Place alone;

@@ -24,7 +24,17 @@ const char* const kNames[] = {"ALIQUOT_RANK",
                               "TORCHELASTIC_RUN_ID",
                               "TORCHELASTIC_RESTART_COUNT",
                               "OMPI_COMM_WORLD_SIZE",
+                              "OMPI_COMM_WORLD_RANK",
+                              "OMPI_COMM_WORLD_LOCAL_RANK",
+                              "OMPI_COMM_WORLD_LOCAL_SIZE",
+                              "OMPI_MCA_ess_base_jobid",
+                              "PMIX_NAMESPACE",
                               "SLURM_STEP_NUM_TASKS",
+                              "SLURM_PROCID",
+                              "SLURM_LOCALID",
+                              "SLURM_STEP_NUM_NODES",
+                              "SLURM_JOB_ID",
+                              "SLURM_STEP_ID",
                               "PMI_SIZE"};
 
 Result<Place> read(const Variables& variables) {
@@ -161,10 +171,77 @@ BOOST_AUTO_TEST_CASE(a_world_of_one_needs_no_store) {
 }
 
 BOOST_AUTO_TEST_CASE(launchers_that_are_not_read_do_not_pass_silently) {
-  expect_error({{"OMPI_COMM_WORLD_SIZE", "4"}}, {"Open MPI", "ALIQUOT_RANK"});
-  expect_error({{"SLURM_STEP_NUM_TASKS", "2"}}, {"Slurm"});
-  BOOST_TEST(read({{"OMPI_COMM_WORLD_SIZE", "1"}}).ok());
+  expect_error({{"PMI_SIZE", "4"}}, {"PMI", "ALIQUOT_RANK"});
+  BOOST_TEST(read({{"PMI_SIZE", "1"}}).ok());
   BOOST_TEST(read(with(kOwn, {{"PMI_SIZE", "4"}})).ok());
+}
+
+const Variables kMpi = {{"OMPI_COMM_WORLD_RANK", "1"},
+                        {"OMPI_COMM_WORLD_SIZE", "4"},
+                        {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                        {"PMIX_NAMESPACE", "327614465"}};
+const Variables kSlurmStep = {
+    {"SLURM_PROCID", "3"},  {"SLURM_STEP_NUM_TASKS", "4"},
+    {"SLURM_LOCALID", "3"}, {"SLURM_STEP_NUM_NODES", "1"},
+    {"SLURM_JOB_ID", "77"}, {"SLURM_STEP_ID", "0"}};
+
+BOOST_AUTO_TEST_CASE(open_mpi_on_one_host) {
+  Place p = *read(kMpi);
+  BOOST_TEST(p.source == "openmpi");
+  BOOST_TEST(p.rank == 1);
+  BOOST_TEST(p.size == 4);
+  BOOST_TEST(p.local_rank == 1);
+  BOOST_TEST(p.local_size == 4);
+  BOOST_TEST(p.address.starts_with("127.0.0.1:"));
+  BOOST_TEST(p.secret.size() == 64u);
+  // All ranks of a job meet at one place; another job has another.
+  Place same = *read(with(kMpi, {{"OMPI_COMM_WORLD_RANK", "0"},
+                                 {"OMPI_COMM_WORLD_LOCAL_RANK", "0"}}));
+  BOOST_TEST(same.address == p.address);
+  BOOST_TEST(same.secret == p.secret);
+  Place other = *read(with(kMpi, {{"PMIX_NAMESPACE", "327614466"}}));
+  BOOST_TEST(other.secret != p.secret);
+  BOOST_TEST(read(with(kMpi, {{"ALIQUOT_SECRET", "own"}}))->secret == "own");
+  // One of the launchers that say where to meet goes first.
+  BOOST_TEST(read(with(kMpi, kOwn))->source == "aliquot");
+}
+
+BOOST_AUTO_TEST_CASE(slurm_on_one_host) {
+  Place p = *read(kSlurmStep);
+  BOOST_TEST(p.source == "slurm");
+  BOOST_TEST(p.rank == 3);
+  BOOST_TEST(p.size == 4);
+  BOOST_TEST(p.local_rank == 3);
+  BOOST_TEST(p.local_size == 4);
+  BOOST_TEST(p.address.starts_with("127.0.0.1:"));
+  BOOST_TEST(p.secret !=
+             read(with(kSlurmStep, {{"SLURM_STEP_ID", "1"}}))->secret);
+  // One task: nobody to meet.
+  Place one = *read({{"SLURM_PROCID", "0"},
+                     {"SLURM_LOCALID", "0"},
+                     {"SLURM_STEP_NUM_TASKS", "1"},
+                     {"SLURM_STEP_NUM_NODES", "1"}});
+  BOOST_TEST(one.size == 1);
+}
+
+BOOST_AUTO_TEST_CASE(jobs_over_hosts_must_say_where_to_meet) {
+  expect_error(with(kSlurmStep, {{"SLURM_STEP_NUM_NODES", "2"}}),
+               {"slurm", "several hosts", "ALIQUOT_STORE"});
+  expect_error(with(kMpi, {{"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}}),
+               {"openmpi", "several hosts", "ALIQUOT_STORE"});
+  expect_error(with(with(kSlurmStep, {{"SLURM_STEP_NUM_NODES", "2"}}),
+                    {{"ALIQUOT_STORE", "node1:29500"}}),
+               {"ALIQUOT_SECRET"});
+  Place p =
+      *read(with(with(kSlurmStep, {{"SLURM_STEP_NUM_NODES", "2"}}),
+                 {{"ALIQUOT_STORE", "node1:29500"}, {"ALIQUOT_SECRET", "s"}}));
+  BOOST_TEST(p.source == "slurm");
+  BOOST_TEST(p.address == "node1:29500");
+  BOOST_TEST(p.rank == 3);
+  expect_error({{"OMPI_COMM_WORLD_SIZE", "4"}}, {"OMPI_COMM_WORLD_RANK"});
+  expect_error(with(kSlurmStep, {{"SLURM_PROCID", "4"}}), {"SLURM_PROCID"});
+  expect_error(with(kSlurmStep, {{"SLURM_PROCID", "x"}}), {"SLURM_PROCID"});
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
         optimizer.zero_grad()
 """
 
+from . import distributed as _distributed  # registers the backend
 from ._api import (abandon, close, commit, gathered, hold,
                    load_sharded_state_dict, microbatch, no_sync, plan_text,
                    shard, sharded_state_dict, unshard)

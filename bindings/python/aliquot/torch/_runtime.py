@@ -364,7 +364,11 @@ class Runtime:
         self.forget_step()
 
     def drop_gradients(self) -> None:
+        """Every rank does: so all are waited for, lest leaving the step ends
+        the backward of one that is still in it."""
         if self.count and self.state == IDLE:
+            from ._grads import DATA_AXES
+            self.mesh.group(DATA_AXES).barrier()
             self.abandon()
 
     def forget_step(self) -> None:
