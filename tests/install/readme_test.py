@@ -1,4 +1,5 @@
-"""The examples of the README, as they stand there, alone and over ranks.
+"""The examples of the README that need no package, as they stand there, alone
+and over ranks; tests/python/docs_test.py has those that do.
 
 Usage: readme_test.py BUILD_DIR C_COMPILER
 """
@@ -21,8 +22,9 @@ with open(os.path.join(ROOT, "README.md"), encoding="utf-8") as file:
     README = file.read()
 
 
-def block(language):
-    found = re.findall(rf"^```{language}\n(.*?)^```", README, re.S | re.M)
+def block(language, holds=""):
+    found = [text for text in re.findall(rf"^```{language}\n(.*?)^```", README,
+                                         re.S | re.M) if holds in text]
     assert len(found) == 1, f"one {language} block expected: {len(found)}"
     return found[0]
 
@@ -51,7 +53,7 @@ class Readme(unittest.TestCase):
 
     def script_in_python(self):
         # The README's path is that of the release build.
-        text = block("python").replace("build/release", BUILD)
+        text = block("python", "ctypes").replace("build/release", BUILD)
         path = os.path.join(self.scratch, "example.py")
         with open(path, "w", encoding="ascii") as out:
             out.write(text)
@@ -82,13 +84,14 @@ class Readme(unittest.TestCase):
     def test_lengths(self):
         """As long as promised: nobody reads a long example."""
         self.assertLessEqual(
-            len([x for x in block("python").splitlines() if x]), 16)
+            len([x for x in block("python", "ctypes").splitlines() if x]), 16)
         self.assertLessEqual(
             len([x for x in block("c").splitlines() if x]), 24)
 
     def test_links_lead_somewhere(self):
         for name in ("README.md", "CONTRIBUTING.md", "docs/design.md",
-                     "docs/testing.md", "docs/backend.md", "docs/glossary.md"):
+                     "docs/testing.md", "docs/backend.md", "docs/glossary.md",
+                     "docs/python.md", "docs/migration.md"):
             with open(os.path.join(ROOT, name), encoding="utf-8") as doc:
                 text = doc.read()
             for target in re.findall(r"\]\(([^)#:]+)\)", text):

@@ -44,19 +44,29 @@ class Block(nn.Module):
         self.norm = nn.LayerNorm(DIM, device=device, dtype=torch.float64)
         self.mix = linear(DIM, 2 * DIM, rank, device)
         self.out = linear(2 * DIM, DIM, rank, device)
+        self.reentrant = None  # of the checkpoints inside, if there are any
         self.register_buffer("scale", torch.ones((), device=device,
                                                  dtype=torch.float64))
+
+    def inside(self, part, x):
+        return part(x) if self.reentrant is None else checkpoint(
+            part, x, use_reentrant=self.reentrant)
 
     def forward(self, x, past=None):
         mean = x.cumsum(1) / torch.arange(
             1, x.shape[1] + 1, dtype=x.dtype)[:, None]
-        y = functional.silu(self.mix(self.norm(x + mean)))
+        y = self.inside(lambda x: functional.silu(self.mix(self.norm(x))),
+                        x + mean)
+        if self.reentrant is not None:  # weights of both, and of one alone
+            y = y + 0.1 * self.inside(
+                lambda x: self.mix(self.norm.weight * self.out(x)), y)
+            y = functional.silu(y)
         return {"hidden": x + self.scale * self.out(y), "unused": [y.sum()]}
 
 
 class Model(nn.Module):
-    """how: None, "reentrant", "graph", or "pairs": a checkpoint over two
-    blocks.  tied: the head uses the embedding."""
+    """how: None, "reentrant", "graph", "pairs": a checkpoint over two blocks,
+    "inside" and "inside graph": checkpoints over parts of a block.  tied: the head uses the embedding."""
 
     def __init__(self, how=None, rank=0, tied=True, frozen=False, device=None):
         super().__init__()
@@ -64,6 +74,9 @@ class Model(nn.Module):
         self.embed = nn.Embedding(VOCAB, DIM, device=device,
                                   dtype=torch.float64)
         self.blocks = nn.ModuleList(Block(rank, device) for _ in range(LAYERS))
+        if how in ("inside", "inside graph"):
+            for block in self.blocks:
+                block.reentrant = how == "inside"
         self.norm = nn.LayerNorm(DIM, device=device, dtype=torch.float64)
         self.head = linear(DIM, VOCAB, 0, device)
         if tied:
@@ -84,7 +97,7 @@ class Model(nn.Module):
         for i, block in enumerate(self.blocks):
             if i == self.fail_in:
                 raise ArithmeticError("a bad batch")
-            if self.how is None or not torch.is_grad_enabled():
+            if block.reentrant is not None or self.how is None or not torch.is_grad_enabled():
                 x = block(x)["hidden"]
             else:
                 x = checkpoint(lambda x, block=block: block(x)["hidden"], x,

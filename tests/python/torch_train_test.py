@@ -145,6 +145,14 @@ class Training(unittest.TestCase):
         self.train(sizes=(2, 4), how="reentrant")
         self.train(how="pairs", more=dict(max_open=2))
 
+    def test_checkpoints_inside_a_unit(self):
+        """Of which weights are used twice, and once outside too."""
+        for how in ("inside", "inside graph"):
+            self.train(how=how, rank=2)
+            self.train(how=how, only=("ddp", "fsdp"), micros=2, tied=False,
+                       more=dict(lend=False))
+            self.train(how=how, only=("fsdp",), units=(), frozen=True)
+
     def test_evaluation_in_between(self):
         held_out = tm.tokens(9, 0)
 

@@ -1,6 +1,7 @@
 """shard() and what is said about a sharded model."""
 
 import contextlib
+import types
 import weakref
 from typing import Any, Dict, Iterable, Iterator, Optional, Set
 
@@ -75,7 +76,8 @@ def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
 
 
 def _add_methods(model: nn.Module, runtime: Runtime) -> None:
-    """What loops written for DistributedDataParallel and FSDP call."""
+    """What loops written for DistributedDataParallel and FSDP call, and
+    model.zero_grad(), which must drop what the engine has."""
     from ._clip import clip_grad_norm_
     held = weakref.ref(model)
 
@@ -89,6 +91,13 @@ def _add_methods(model: nn.Module, runtime: Runtime) -> None:
         assert target is not None
         return clip_grad_norm_(target, max_norm, norm_type)
 
+    def zero_grad(self: nn.Module, set_to_none: bool = True) -> None:
+        if self is held():
+            runtime_of(self).drop_gradients()
+        else:  # a deep copy
+            type(self).zero_grad(self, set_to_none)
+
+    object.__setattr__(model, "zero_grad", types.MethodType(zero_grad, model))
     for name, method in (("no_sync", no_sync_method),
                          ("clip_grad_norm_", clip_method)):
         if not hasattr(model, name):
@@ -214,12 +223,13 @@ def unshard(model: nn.Module) -> nn.Module:
             object.__setattr__(module, "forward", own)
     for unit in runtime.units:
         for _, module in unit.modules:
+            module.__dict__.pop("_apply", None)
             module._parameters = dict(dict.items(module._parameters))
     for param in runtime.params:
         for module, key in param.sites:
             module._parameters[key] = values[param.id]
     object.__delattr__(model, "_aliquot_runtime")
-    for name in ("no_sync", "clip_grad_norm_"):
+    for name in ("no_sync", "clip_grad_norm_", "zero_grad"):
         model.__dict__.pop(name, None)
     return model
 

@@ -116,7 +116,9 @@ def materialise(runtime: Runtime, unit: Unit) -> Dict[int, torch.Tensor]:
                    if b is not None and b.device.type == "meta"]
         if not params and not buffers:
             continue
-        module.to_empty(device="cpu", recurse=False)
+        # to_empty(), past what refuses it to others.
+        type(module)._apply(module, lambda t: torch.empty_like(
+            t, device="cpu"), recurse=False)
         initialise(runtime.options.init, name, module)
         for key in params:
             param = next(p for p in unit.params

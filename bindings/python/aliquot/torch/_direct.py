@@ -25,8 +25,9 @@ from ._parts import Param, Unit
 
 def view_for(param: Param) -> Optional[torch.Tensor]:
     """The lent view, if this microbatch's gradient may be written into it."""
-    if param.several or param.ready or param.lent_pass != (
-            param.units[0].lent_pass) or param.units[0].uses != 1:
+    unit = param.units[0]
+    if param.several or param.ready or unit.nested or unit.uses != 1 or (
+            param.lent_pass != unit.lent_pass):
         return None
     return param.view  # type: ignore[no-any-return]
 
@@ -87,7 +88,8 @@ class _Embedding(torch.autograd.Function):
 
 def _param_of(weight: Any) -> Optional[Param]:
     """The parameter, once it is counted as used in the running pass; None where
-    the usual way is right."""
+    the usual way is right.  A checkpoint's second forward must decide as the
+    first did, so how often it is used matters in the backward only."""
     owner: Optional[Tuple[Any, Param]] = getattr(weight, "_aliquot", None)
     if owner is None or not torch.is_grad_enabled() or (
             torch.is_autocast_enabled("cpu")):
@@ -99,7 +101,7 @@ def _param_of(weight: Any) -> Optional[Param]:
     if param.used_pass == unit.passes:
         param.several = True
     param.used_pass = unit.passes
-    return None if param.several or runtime.state != 1 else param
+    return None if runtime.state != 1 else param
 
 
 def _linear_forward(self: nn.Linear, x: torch.Tensor) -> torch.Tensor:

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from .. import _dtype, _ffi
+from .._error import failed_precondition
 from .._library import library
 from . import _direct
 from ._parts import Param, Unit, map_tensors, tensors_of
@@ -93,15 +94,16 @@ class _Bracket:
         compute = runtime.options.dtype
         if compute is not None:
             args, kwargs = changed = _cast(compute, args, kwargs)
-        if self.watches and unit.kind and torch.is_grad_enabled():
+        if self.watches and unit.kind and torch.is_grad_enabled() and (
+                not runtime.is_part(unit)):
             changed = _watch_inputs(runtime, unit, args, kwargs) or changed
         return changed
 
     def after(self, output: Any) -> None:
         runtime, unit = self.runtime, self.unit
-        kind = unit.kind
+        kind, part = unit.kind, runtime.is_part(unit)
         runtime.leave(unit)
-        if kind in (_ffi.ALQ_PASS_F, _ffi.ALQ_PASS_R):
+        if kind in (_ffi.ALQ_PASS_F, _ffi.ALQ_PASS_R) and not part:
             told: Optional[_Backward] = None
             for tensor in tensors_of(output):
                 if tensor.requires_grad:
@@ -123,6 +125,8 @@ def _wrap_module(runtime: Runtime, unit: Unit, module: nn.Module) -> None:
 
     def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
         if unit.entry is not None or self is not mine():
+            if unit.traced and not torch.is_grad_enabled():
+                unit.nested = True
             return plain(self, *args, **kwargs)
         args, kwargs = bracket.before(self, args, kwargs) or (args, kwargs)
         output = None
@@ -149,16 +153,48 @@ def set_forward(runtime: Runtime, module: nn.Module, forward: Any) -> None:
     object.__setattr__(module, "forward", types.MethodType(forward, module))
 
 
+def guard_types(runtime: Runtime, module: nn.Module) -> None:
+    """model.to() and its like put other memory under the parameters, which the
+    engine would not know.  What changes neither type nor device is harmless;
+    buffers move as ever."""
+    mine = weakref.ref(module)
+
+    def _apply(self: nn.Module, fn: Any, recurse: bool = True) -> nn.Module:
+        if self is not mine():
+            return type(self)._apply(self, fn, recurse)
+        for key, value in dict.items(self._parameters):
+            if value is None:
+                continue
+            probe = torch.empty(0, dtype=value.dtype, device=value.device)
+            with torch.no_grad():
+                changed = fn(probe)
+            if changed.dtype != probe.dtype or changed.device != probe.device:
+                raise failed_precondition(
+                    "parameter %s is sharded and stays %s on %s; change the "
+                    "model to %s on %s before aliquot.torch.shard" % (
+                        key, probe.dtype, probe.device, changed.dtype,
+                        changed.device))
+        own, self._parameters = self._parameters, {}
+        try:
+            return type(self)._apply(self, fn, recurse)
+        finally:
+            self._parameters = own
+
+    object.__setattr__(module, "_apply", types.MethodType(_apply, module))
+
+
 def hook_units(runtime: Runtime) -> None:
     for unit in runtime.units:
         for _, module in unit.modules:
+            if module._parameters:
+                guard_types(runtime, module)
             if module is unit.module or any(
                     True for _ in module.parameters()):
                 _wrap_module(runtime, unit, module)
 
 
 def hook_grad(runtime: Runtime, param: Param) -> None:
-    """Pushes the gradient of param.full as soon as it is final.  The hook holds
+    """Pushes the gradient of param.full as soon as it is final.  A hook holds
     nothing alive: the garbage collector does not see through a tensor's
     hooks."""
     code, bits = _dtype.DLPACK_CODE[_dtype.of(param.compute)]
@@ -169,9 +205,9 @@ def hook_grad(runtime: Runtime, param: Param) -> None:
     ref, function = ctypes.byref(raw), library().alq_grad_push
     weak_runtime, weak_param = weakref.ref(runtime), weakref.ref(param)
 
-    def push(tensor: torch.Tensor) -> None:
-        grad, runtime, param = tensor.grad, weak_runtime(), weak_param()
-        if grad is None or runtime is None or param is None:
+    def added(tensor: torch.Tensor) -> None:
+        runtime, param = weak_runtime(), weak_param()
+        if runtime is None or param is None:
             return
         if _task() != -1:
             runtime.backward_event()
@@ -179,6 +215,12 @@ def hook_grad(runtime: Runtime, param: Param) -> None:
                 if param not in runtime.late:
                     runtime.late.append(param)
                 return
+        push(tensor)
+
+    def push(tensor: torch.Tensor) -> None:
+        grad, runtime, param = tensor.grad, weak_runtime(), weak_param()
+        if grad is None or runtime is None or param is None:
+            return
         tensor.grad = None
         if grad.is_sparse:
             grad = grad.to_dense()
@@ -188,7 +230,7 @@ def hook_grad(runtime: Runtime, param: Param) -> None:
         runtime.pushed(param)
 
     param.push = push
-    param.full.register_post_accumulate_grad_hook(push)
+    param.full.register_post_accumulate_grad_hook(added)
 
 
 class Access(dict):

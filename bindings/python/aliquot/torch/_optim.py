@@ -83,7 +83,8 @@ class EngineOptimizer(torch.optim.Optimizer):
             if self.fixed_of(group) != planned:
                 raise failed_precondition(
                     "%s of a parameter group were changed from %s to %s after "
-                    "the engine was planned; lr and weight_decay may change" %
+                    "the engine was planned; lr and weight_decay may change "
+                    "(schedulers that cycle momentum: cycle_momentum=False)" %
                     (self.fixed, planned, self.fixed_of(group)))
         rates = [float(group["lr"]) for group in self.param_groups]
         decays = [float(group["weight_decay"]) for group in self.param_groups]
@@ -98,10 +99,8 @@ class EngineOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Free: step() has dropped the gradients.  Between backward and step it
         drops what was accumulated, which every rank must do."""
-        runtime = self.runtime
-        assert runtime is not None
-        if runtime.count and runtime.state == 0:
-            runtime.abandon()
+        assert self.runtime is not None
+        self.runtime.drop_gradients()
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         if getattr(self, "runtime", None) is not None:

@@ -68,11 +68,13 @@ class Unit:
         self.shown = 0
         self.entry: Optional[nn.Module] = None  # outermost module being called
         self.kind = 0  # of the pass that entry began
+        self.traced = False  # that is a forward of which autograd keeps a graph
         self.passes = 0  # begun by a call, ever
         self.lent_pass = 0  # passes B that lent views, ever
         # (index in the view, parameter) whose gradients are written in place.
         self.direct: List[Tuple[int, Param]] = []
         self.held_open = False  # until the end of the microbatch
+        self.held_part = False  # until the end of the pass B
         self.reset()
 
     def reset(self) -> None:
@@ -81,6 +83,8 @@ class Unit:
         self.ended = 0  # of these, whose backward is over
         self.unwatched = 0  # whose inputs have no gradient to watch
         self.backwards = 0  # passes B that are open
+        # Parts of calls ran without gradients: reentrant checkpoints inside.
+        self.nested = False
         self.left = sum(p.trainable for p in self.params)
 
     def show(self) -> None:

@@ -164,8 +164,8 @@ class Runtime:
 
     def end_microbatch(self) -> None:
         for unit in self.units:
-            if unit.held_open:
-                unit.held_open = False
+            if unit.held_open or unit.held_part:
+                unit.held_open = unit.held_part = False
                 unit.hide()
         self.call(library().alq_microbatch_end, None)
         self.state = IDLE
@@ -187,7 +187,15 @@ class Runtime:
             raise
         unit.passes += 1
         unit.uses += unit.kind == _ffi.ALQ_PASS_F
+        unit.traced = unit.kind == _ffi.ALQ_PASS_F and torch.is_grad_enabled()
         unit.show()
+
+    @staticmethod
+    def is_part(unit: Unit) -> bool:
+        """Whether the pass recomputes a part of a call whose backward runs: a
+        checkpoint inside the unit.  That call's inputs and outputs are watched
+        already."""
+        return unit.kind == _ffi.ALQ_PASS_R and unit.backwards > 0
 
     def pass_kind(self, unit: Unit) -> int:
         if _task() != -1:
@@ -218,15 +226,17 @@ class Runtime:
 
     def show_by_access(self, unit: Unit) -> None:
         """A parameter is read outside all calls of its unit's modules: the unit
-        stays open until the end of the microbatch."""
+        stays open until the end of the microbatch; where a part of a call is
+        computed again, until the end of that call's backward."""
         if _task() != -1:
             self.backward_event()
             kind = _ffi.ALQ_PASS_R
+            unit.held_part = unit.backwards > 0
         else:
             kind = (_ffi.ALQ_PASS_F_NOGRAD if self.state == EVAL
                     else _ffi.ALQ_PASS_F)
         self.unit_begin(unit, kind)
-        unit.held_open = True
+        unit.held_open = not unit.held_part
         unit.show()
 
     # ----------------------------------------------------------------- backward
@@ -255,6 +265,10 @@ class Runtime:
     def end_backward(self, unit: Unit) -> None:
         if unit.backwards > 0:
             unit.backwards -= 1
+            if unit.held_part:
+                unit.held_part = False
+                unit.hide()
+                self.unit_end(unit, _ffi.ALQ_PASS_R)
             self.unit_end(unit, _ffi.ALQ_PASS_B)
 
     def pushed(self, param: Param) -> None:
@@ -269,8 +283,9 @@ class Runtime:
     def inputs_done(self, unit: Unit) -> None:
         """The gradients of the inputs of one call are there.  Autograd runs
         nodes in the reverse order of their creation, so all of the call is
-        over.  After the last call, what has no gradient was not used: its zeros
-        let the reduction of the unit begin."""
+        over.  After the last call, what reentrant checkpoints inside added up
+        is final, and what has no gradient was not used: its zeros let the
+        reduction of the unit begin."""
         unit.ended += 1
         self.end_backward(unit)
         if unit.left == 0 or unit.ended != unit.uses:
@@ -278,14 +293,18 @@ class Runtime:
         for param in unit.params:
             if param.trainable and not param.ready and all(
                     u.ended == u.uses for u in param.units):
-                param.full.grad = torch.zeros_like(param.full)
+                if param.full.grad is None:
+                    param.full.grad = torch.zeros_like(param.full)
                 param.push(param.full)
 
     def is_early(self, param: Param) -> bool:
         """A reentrant checkpoint finishes gradients use by use: only that of
-        the last use is final."""
-        return _task() != self.graph and sum(
-            unit.uses - unit.ended for unit in param.units) > 1
+        the last use is final.  With some inside the call of a unit, none is
+        known to be the last until the call is over."""
+        running = sum(unit.uses - unit.ended for unit in param.units)
+        if running == 1:
+            return any(unit.nested for unit in param.units)
+        return running > 1 and _task() != self.graph
 
     def backward_end(self) -> None:
         self.graph = -1
@@ -344,11 +363,20 @@ class Runtime:
         self.engine.abandon()
         self.forget_step()
 
+    def drop_gradients(self) -> None:
+        """Every rank does: so all are waited for, lest leaving the step ends
+        the backward of one that is still in it."""
+        if self.count and self.state == IDLE:
+            from ._grads import DATA_AXES
+            self.mesh.group(DATA_AXES).barrier()
+            self.abandon()
+
     def forget_step(self) -> None:
         for unit in self.units:
             while unit.shown > 0:
                 unit.hide()
-            unit.entry, unit.held_open = None, False
+            unit.entry = None
+            unit.held_open = unit.held_part = False
         for param in self.params:
             if param.full is not None:
                 param.full.grad = None
