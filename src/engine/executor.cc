@@ -136,7 +136,7 @@ Status Executor::gather(int32_t bundle, Stream* caller, int32_t flags) {
     // Peers map this shard: it is whole when all have come here.
     Coll barrier;
     barrier.label = model_.bundles[at_index(bundle)].name.c_str();
-    ALQ_TRY(groups_.gather->issue(barrier, gather_stream_.get(), nullptr));
+    ALQ_TRY(communicate(*groups_.gather, barrier, gather_stream_.get()));
   }
   events.prefetched = (flags & kGatherPrefetched) != 0;
   events.bytes = bytes;
@@ -144,6 +144,11 @@ Status Executor::gather(int32_t bundle, Stream* caller, int32_t flags) {
   traffic_.gather_bytes += bytes;
   ALQ_TRY(end_span(span, gather_stream_.get()));
   return device_->record(*events.gathered, gather_stream_.get());
+}
+
+Status Executor::communicate(Group& group, const Coll& coll, Stream* stream) {
+  if (context_->faults.skips("engine.comm")) return {};
+  return group.issue(coll, stream, nullptr);
 }
 
 // Shards change only in step, which meets all ranks first: no rank waits for
@@ -161,14 +166,14 @@ Status Executor::gather_segment(int32_t bundle, size_t segment, bool changed) {
     coll.dst = memory_.at(p.shard_params);
     coll.counts = counts.parts;
     coll.source_stable = true;
-    ALQ_TRY(groups_.assemble->issue(coll, gather_stream_.get(), nullptr));
+    ALQ_TRY(communicate(*groups_.assemble, coll, gather_stream_.get()));
   }
   if (!p.gathered) return {};
   coll.src = memory_.at(p.shard_params);
   coll.dst = memory_.at(p.full);
   coll.counts = counts.shards;
   coll.source_stable = b.placement.params != Extent::kPart;
-  return groups_.gather->issue(coll, gather_stream_.get(), nullptr);
+  return communicate(*groups_.gather, coll, gather_stream_.get());
 }
 
 Status Executor::await(int32_t bundle, Stream* caller, Deadline deadline) {

@@ -104,6 +104,7 @@ class Executor {
 
   Status execute(const Action& action, Stream* caller, Deadline deadline);
   Status evict(int32_t bundle);
+  Status communicate(Group& group, const Coll& coll, Stream* stream);
   Status gather(int32_t bundle, Stream* caller, int32_t flags);
   Status gather_segment(int32_t bundle, size_t segment, bool changed);
   Status await(int32_t bundle, Stream* caller, Deadline deadline);

@@ -134,7 +134,7 @@ Status Executor::reduce_over_shards(int32_t bundle, size_t segment,
   coll.kind = CollKind::kReduceScatter;
   coll.counts = counts_[static_cast<size_t>(bundle)][segment].shards;
   coll.accumulate = !first;
-  return groups_.reduce->issue(coll, reduce_stream_.get(), nullptr);
+  return communicate(*groups_.reduce, coll, reduce_stream_.get());
 }
 
 // An all-reduce adds nothing to what its destination held: that comes after.
@@ -143,7 +143,7 @@ Status Executor::reduce_whole(const SegmentPlan& p, Coll coll, bool first) {
   coll.kind = CollKind::kAllReduce;
   coll.count = p.count;
   if (!first) coll.dst = memory_.at(p.staging);
-  ALQ_TRY(groups_.reduce->issue(coll, reduce_stream_.get(), nullptr));
+  ALQ_TRY(communicate(*groups_.reduce, coll, reduce_stream_.get()));
   if (first) return {};
   return add(sum, p.accum_dtype, coll.dst, p.accum_dtype, p.count, false);
 }
@@ -167,7 +167,7 @@ Status Executor::reduce_over_replicas(int32_t bundle, size_t segment) {
   }
   ++traffic_.reductions;
   traffic_.reduce_bytes += replica_reduce_bytes(plan_, p);
-  return groups_.replicate->issue(coll, reduce_stream_.get(), nullptr);
+  return communicate(*groups_.replicate, coll, reduce_stream_.get());
 }
 
 }  // namespace aliquot::engine
