@@ -123,13 +123,12 @@ class Ours(Contestant):
         self.context = at.default_context()
         self.model = at.shard(self.model, strategy, units=[gpt.Block], **plan)
         self.optimizer = at.AdamW(self.model.parameters(), lr=LR)
-        self.group = self.context.group
 
     def set_mode(self, mode: str) -> None:
         self.context.set_fault("engine.comm=skip" if mode == "off" else None)
 
     def barrier(self) -> None:
-        self.group.barrier()
+        self.context.world.barrier()
 
     def report(self) -> Any:
         return self.model._aliquot_runtime.engine.report()

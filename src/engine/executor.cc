@@ -50,7 +50,7 @@ Result<std::unique_ptr<Executor>> Executor::create(
     grad_slots = std::max(grad_slots, plan->bundles[b].grad_slot + 1);
   }
   e->grad_slot_user_.assign(at_index(grad_slots), -1);
-  e->bad_.assign(at_index(plan->microbatches), -1);
+  e->bad_.resize(at_index(plan->microbatches));
   return e;
 }
 
@@ -284,7 +284,12 @@ Status Executor::drain(Deadline deadline) {
 
 BadGradient Executor::bad_gradient() const {
   for (size_t m = 0; m < bad_.size(); ++m) {
-    if (bad_[m] >= 0) return {bad_[m], static_cast<int32_t>(m)};
+    const BadSource& bad = bad_[m];
+    if (bad.element < 0) continue;
+    int32_t rank = bad.rank < 0 ? groups_.exchange->ranks()[at_index(
+                                      groups_.exchange->rank())]
+                                : groups_.reduce->ranks()[at_index(bad.rank)];
+    return {bad.element, static_cast<int32_t>(m), rank};
   }
   return {};
 }
@@ -303,7 +308,7 @@ void Executor::retire(const std::shared_ptr<void>& self) {
 void Executor::reset_counters() {
   exposed_ = {};
   traffic_ = {};
-  std::fill(bad_.begin(), bad_.end(), -1);
+  std::fill(bad_.begin(), bad_.end(), BadSource());
 }
 
 }  // namespace aliquot::engine

@@ -43,10 +43,12 @@ struct Traffic {
   int64_t reductions = 0, reduce_bytes = 0;
 };
 
-// The first non-finite gradient that this rank contributed in this step.
+// The first non-finite gradient in what this rank summed, or contributed, in
+// this step.
 struct BadGradient {
   int64_t element = -1;  // in the engine-wide numbering of segments
   int32_t microbatch = -1;
+  int32_t rank = -1;  // world rank
 };
 
 class Executor {
@@ -153,8 +155,8 @@ class Executor {
     std::vector<int64_t> shards, parts;
   };
   std::vector<std::vector<Counts>> counts_;
-  // Smallest non-finite element per microbatch, written by kernels.
-  std::vector<int64_t> bad_;
+  // Per microbatch, written by reductions and kernels; rank -1 is the own one.
+  std::vector<BadSource> bad_;
   MicrobatchPlace place_;
   int32_t step_ = 0;
   ExposedTime exposed_;

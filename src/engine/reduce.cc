@@ -48,10 +48,13 @@ void Executor::count_reduction(int32_t bundle) {
   traffic_.reduce_bytes += reduce_bytes(plan_, bundle);
 }
 
+// A pass of its own over the gradients, where the sum over the shards, which
+// looks as it adds, is not made now.
 Status Executor::check_finite(int32_t bundle, size_t segment) {
   const SegmentPlan& p =
       plan_.bundles[static_cast<size_t>(bundle)].segments[segment];
-  kernels::FiniteArgs args{&bad_[static_cast<size_t>(place_.index)],
+  if (plan_.axes.shards > 1 && p.local_levels.empty()) return {};
+  kernels::FiniteArgs args{&bad_[static_cast<size_t>(place_.index)].element,
                            memory_.at(p.grad),
                            p.count,
                            p.grad_dtype,
@@ -130,6 +133,10 @@ Status Executor::reduce_over_shards(int32_t bundle, size_t segment,
   coll.out_dtype = p.accum_dtype;
   coll.op = ALQ_SUM;
   coll.label = model_.bundles[static_cast<size_t>(bundle)].name.c_str();
+  if (p.local_levels.empty()) {
+    coll.bad = &bad_[static_cast<size_t>(place_.index)];
+    coll.bad_base = element_base(bundle, static_cast<int32_t>(segment));
+  }
   if (p.extent == Extent::kWhole) return reduce_whole(p, coll, first);
   coll.kind = CollKind::kReduceScatter;
   coll.counts = counts_[static_cast<size_t>(bundle)][segment].shards;
