@@ -21,7 +21,7 @@ const std::vector<std::string_view> kFaultPoints = {
     "engine.begin",      // on entry of unit_begin
     "engine.reduce",     // before a reduction is issued
     "engine.step",       // on entry of step
-    "engine.comm",       // skip: no data moves between ranks, none is waited for
+    "engine.comm",       // skip: no data moves between ranks, no rank waits
 };
 
 const std::vector<std::string_view> kSkipPoints = {"engine.comm"};

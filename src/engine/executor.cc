@@ -286,9 +286,10 @@ BadGradient Executor::bad_gradient() const {
   for (size_t m = 0; m < bad_.size(); ++m) {
     const BadSource& bad = bad_[m];
     if (bad.element < 0) continue;
-    int32_t rank = bad.rank < 0 ? groups_.exchange->ranks()[at_index(
-                                      groups_.exchange->rank())]
-                                : groups_.reduce->ranks()[at_index(bad.rank)];
+    int32_t rank =
+        bad.rank < 0
+            ? groups_.exchange->ranks()[at_index(groups_.exchange->rank())]
+            : groups_.reduce->ranks()[at_index(bad.rank)];
     return {bad.element, static_cast<int32_t>(m), rank};
   }
   return {};
