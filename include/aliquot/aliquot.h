@@ -265,7 +265,9 @@ ALQ_API alq_status alq_log_read(alq_context* ctx, char* buf, size_t cap,
 
 /* Arms a named fault point of this rank, for tests of failure handling:
  * "point[:hit][@rank]=action", comma separated.  action: kill, stop, exit,
- * error, delay_ms/N.  hit counts from 1 (the first time the point is passed).
+ * error, delay_ms/N; skip at engine.comm alone: until it is disarmed engines
+ * move no data between ranks and wait for none, so that their own overhead can
+ * be measured.  hit counts from 1 (the first time the point is passed).
  * ALIQUOT_FAULT does the same at alq_open.  NULL disarms all.
  * Errors: NOT_FOUND lists the known points.
  * Thread: any.  Blocks: never. */

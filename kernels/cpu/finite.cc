@@ -23,9 +23,11 @@ int64_t first_bad(const void* src, int64_t count) {
   };
   for (int64_t begin = 0; begin < count; begin += kBlock) {
     int64_t end = std::min(begin + kBlock, count);
-    Bits largest = 0;  // a maximum vectorises, an early exit does not
-    for (int64_t i = begin; i < end; ++i) largest = std::max(largest, load(i));
-    if (largest != kExponent) continue;
+    Bits any = 0;  // this vectorises, an early exit does not
+    for (int64_t i = begin; i < end; ++i) {
+      any = static_cast<Bits>(any | -Bits{load(i) == kExponent});
+    }
+    if (any == 0) continue;
     for (int64_t i = begin; i < end; ++i) {
       if (load(i) == kExponent) return i;
     }

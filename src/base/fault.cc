@@ -21,7 +21,10 @@ const std::vector<std::string_view> kFaultPoints = {
     "engine.begin",      // on entry of unit_begin
     "engine.reduce",     // before a reduction is issued
     "engine.step",       // on entry of step
+    "engine.comm",       // skip: no data moves between ranks, no rank waits
 };
+
+const std::vector<std::string_view> kSkipPoints = {"engine.comm"};
 
 namespace {
 
@@ -31,7 +34,13 @@ bool parse_int(std::string_view text, int64_t* out) {
   return ec == std::errc() && end == text.data() + text.size();
 }
 
-bool known_action(std::string_view action) {
+bool contains(const std::vector<std::string_view>& all, std::string_view one) {
+  return std::find(all.begin(), all.end(), one) != all.end();
+}
+
+bool known_action(std::string_view point, std::string_view action) {
+  if (action == "skip") return contains(kSkipPoints, point);
+  if (contains(kSkipPoints, point)) return false;
   int64_t ms = 0;
   if (action.starts_with("delay_ms/")) {
     return parse_int(action.substr(9), &ms) && ms >= 0 && ms <= 600'000;
@@ -80,17 +89,16 @@ Status Faults::arm(std::string_view spec) {
       }
       where = where.substr(0, colon);
     }
-    if (std::find(kFaultPoints.begin(), kFaultPoints.end(), where) ==
-        kFaultPoints.end()) {
+    if (!contains(kFaultPoints, where)) {
       return make_error(ALQ_NOT_FOUND,
                         "fault point \"{}\" does not exist; points are: {}",
                         where, fmt::join(kFaultPoints, " "));
     }
-    if (!known_action(fault.action)) {
+    if (!known_action(where, fault.action)) {
       return make_error(ALQ_INVALID_ARGUMENT,
                         "fault \"{}\": action must be kill, stop, exit, error "
-                        "or delay_ms/N",
-                        item);
+                        "or delay_ms/N; skip at {} alone",
+                        item, fmt::join(kSkipPoints, " "));
     }
     fault.point = where;
     if (rank == rank_) faults.push_back(std::move(fault));
@@ -99,6 +107,13 @@ Status Faults::arm(std::string_view spec) {
   faults_ = std::move(faults);
   armed_.store(!faults_.empty(), std::memory_order_relaxed);
   return {};
+}
+
+bool Faults::skip_armed(std::string_view name) {
+  std::lock_guard lock(mutex_);
+  return std::any_of(faults_.begin(), faults_.end(), [&](const Fault& fault) {
+    return fault.point == name && fault.action == "skip";
+  });
 }
 
 Status Faults::hit(std::string_view name) {

@@ -48,6 +48,13 @@ inline bool is_pair(CollKind kind) {
   return kind == CollKind::kSend || kind == CollKind::kRecv;
 }
 
+// The first infinite or NaN element that a rank contributed to reductions: of
+// the lowest rank, its lowest element.
+struct BadSource {
+  int64_t element = -1;  // Coll::bad_base + the index in src; -1: none
+  int32_t rank = -1;     // in the group
+};
+
 // One collective call.  counts empty: `count` for every rank; else one entry
 // per rank (gathers and scatters), valid for the call.
 struct Coll {
@@ -65,6 +72,11 @@ struct Coll {
   alq_reduce_op op = ALQ_SUM;
   // Reduce-scatter: dst += the sum instead of dst = the sum.
   bool accumulate = false;
+  // Reductions: if not null, contributions that are not finite are looked for
+  // where this rank sums, at no cost while there are none, and noted here; it
+  // lives until the operation is done.
+  BadSource* bad = nullptr;
+  int64_t bad_base = 0;
   int32_t root = 0;  // or the peer of send and recv, as rank in the group
   // The caller promises not to change src before it next synchronises with all
   // members, so completion need not wait for peers to have read it.

@@ -43,7 +43,7 @@ Result<std::unique_ptr<Executor>> Executor::create(
     grad_slots = std::max(grad_slots, plan->bundles[b].grad_slot + 1);
   }
   e->grad_slot_user_.assign(at_index(grad_slots), -1);
-  e->bad_.assign(at_index(plan->microbatches), -1);
+  e->bad_.resize(at_index(plan->microbatches));
   return e;
 }
 
@@ -168,7 +168,7 @@ Status Executor::gather(int32_t bundle, Stream* caller, int32_t flags) {
     // Peers map this shard: it is whole when all have come here.
     Coll barrier;
     barrier.label = model_.bundles[at_index(bundle)].name.c_str();
-    ALQ_TRY(groups_.gather->issue(barrier, gather_stream_.get(), nullptr));
+    ALQ_TRY(communicate(*groups_.gather, barrier, gather_stream_.get()));
   }
   events.prefetched = (flags & kGatherPrefetched) != 0;
   events.bytes = bytes;
@@ -176,6 +176,11 @@ Status Executor::gather(int32_t bundle, Stream* caller, int32_t flags) {
   traffic_.gather_bytes += bytes;
   ALQ_TRY(end_span(span, gather_stream_.get()));
   return device_->record(*events.gathered, gather_stream_.get());
+}
+
+Status Executor::communicate(Group& group, const Coll& coll, Stream* stream) {
+  if (context_->faults.skips("engine.comm")) return {};
+  return group.issue(coll, stream, nullptr);
 }
 
 // Shards change only in step, which meets all ranks first: no rank waits for
@@ -194,14 +199,14 @@ Status Executor::gather_segment(int32_t bundle, size_t segment, bool changed) {
     coll.dst = memory_.at(p.shard_params);
     coll.counts = counts.parts;
     coll.source_stable = true;
-    ALQ_TRY(groups_.assemble->issue(coll, gather_stream_.get(), nullptr));
+    ALQ_TRY(communicate(*groups_.assemble, coll, gather_stream_.get()));
   }
   if (!p.gathered) return {};
   coll.src = memory_.at(p.shard_params);
   coll.dst = memory_.at(p.full);
   coll.counts = counts.shards;
   coll.source_stable = b.placement.params != Extent::kPart;
-  return groups_.gather->issue(coll, gather_stream_.get(), nullptr);
+  return communicate(*groups_.gather, coll, gather_stream_.get());
 }
 
 Status Executor::await(int32_t bundle, Stream* caller, Deadline deadline) {
@@ -316,7 +321,13 @@ Status Executor::drain(Deadline deadline) {
 
 BadGradient Executor::bad_gradient() const {
   for (size_t m = 0; m < bad_.size(); ++m) {
-    if (bad_[m] >= 0) return {bad_[m], static_cast<int32_t>(m)};
+    const BadSource& bad = bad_[m];
+    if (bad.element < 0) continue;
+    int32_t rank =
+        bad.rank < 0
+            ? groups_.exchange->ranks()[at_index(groups_.exchange->rank())]
+            : groups_.reduce->ranks()[at_index(bad.rank)];
+    return {bad.element, static_cast<int32_t>(m), rank};
   }
   return {};
 }
@@ -341,7 +352,7 @@ void Executor::retire(const std::shared_ptr<void>& self) {
 void Executor::reset_counters() {
   exposed_ = {};
   traffic_ = {};
-  std::fill(bad_.begin(), bad_.end(), -1);
+  std::fill(bad_.begin(), bad_.end(), BadSource());
 }
 
 }  // namespace aliquot::engine

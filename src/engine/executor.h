@@ -54,10 +54,12 @@ struct Traffic {
   int64_t reductions = 0, reduce_bytes = 0;
 };
 
-// The first non-finite gradient that this rank contributed in this step.
+// The first non-finite gradient in what this rank summed, or contributed, in
+// this step.
 struct BadGradient {
   int64_t element = -1;  // in the engine-wide numbering of segments
   int32_t microbatch = -1;
+  int32_t rank = -1;  // world rank
 };
 
 class Executor {
@@ -129,6 +131,7 @@ class Executor {
   Status make_streams();
   Status execute(const Action& action, Stream* caller, Deadline deadline);
   Status evict(int32_t bundle);
+  Status communicate(Group& group, const Coll& coll, Stream* stream);
   Status gather(int32_t bundle, Stream* caller, int32_t flags);
   Status gather_segment(int32_t bundle, size_t segment, bool changed);
   Status await(int32_t bundle, Stream* caller, Deadline deadline);
@@ -178,8 +181,8 @@ class Executor {
     std::vector<int64_t> shards, parts;
   };
   std::vector<std::vector<Counts>> counts_;
-  // Smallest non-finite element per microbatch, written by kernels.
-  std::vector<int64_t> bad_;
+  // Per microbatch, written by reductions and kernels; rank -1 is the own one.
+  std::vector<BadSource> bad_;
   MicrobatchPlace place_;
   int32_t step_ = 0;
   ExposedTime exposed_;

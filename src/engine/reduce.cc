@@ -47,10 +47,13 @@ void Executor::count_reduction(int32_t bundle) {
   traffic_.reduce_bytes += reduce_bytes(plan_, bundle);
 }
 
+// A pass of its own over the gradients, where the sum over the shards, which
+// looks as it adds, is not made now.
 Status Executor::check_finite(int32_t bundle, size_t segment) {
   const SegmentPlan& p =
       plan_.bundles[static_cast<size_t>(bundle)].segments[segment];
-  kernels::FiniteArgs args{&bad_[static_cast<size_t>(place_.index)],
+  if (plan_.axes.shards > 1 && p.local_levels.empty()) return {};
+  kernels::FiniteArgs args{&bad_[static_cast<size_t>(place_.index)].element,
                            memory_.at(p.grad),
                            p.count,
                            p.grad_dtype,
@@ -129,11 +132,15 @@ Status Executor::reduce_over_shards(int32_t bundle, size_t segment,
   coll.out_dtype = p.accum_dtype;
   coll.op = ALQ_SUM;
   coll.label = model_.bundles[static_cast<size_t>(bundle)].name.c_str();
+  if (p.local_levels.empty()) {
+    coll.bad = &bad_[static_cast<size_t>(place_.index)];
+    coll.bad_base = element_base(bundle, static_cast<int32_t>(segment));
+  }
   if (p.extent == Extent::kWhole) return reduce_whole(p, coll, first);
   coll.kind = CollKind::kReduceScatter;
   coll.counts = counts_[static_cast<size_t>(bundle)][segment].shards;
   coll.accumulate = !first;
-  return groups_.reduce->issue(coll, reduce_stream_.get(), nullptr);
+  return communicate(*groups_.reduce, coll, reduce_stream_.get());
 }
 
 // An all-reduce adds nothing to what its destination held: that comes after.
@@ -142,7 +149,7 @@ Status Executor::reduce_whole(const SegmentPlan& p, Coll coll, bool first) {
   coll.kind = CollKind::kAllReduce;
   coll.count = p.count;
   if (!first) coll.dst = memory_.at(p.staging);
-  ALQ_TRY(groups_.reduce->issue(coll, reduce_stream_.get(), nullptr));
+  ALQ_TRY(communicate(*groups_.reduce, coll, reduce_stream_.get()));
   if (first) return {};
   return add(sum, p.accum_dtype, coll.dst, p.accum_dtype, p.count, false);
 }
@@ -166,7 +173,7 @@ Status Executor::reduce_over_replicas(int32_t bundle, size_t segment) {
   }
   ++traffic_.reductions;
   traffic_.reduce_bytes += replica_reduce_bytes(plan_, p);
-  return groups_.replicate->issue(coll, reduce_stream_.get(), nullptr);
+  return communicate(*groups_.replicate, coll, reduce_stream_.get());
 }
 
 }  // namespace aliquot::engine

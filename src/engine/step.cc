@@ -1,14 +1,15 @@
 // The step: one exchange of scalars, then the optimizer on own shards.
 //
 // Every rank contributes a StepShare: the exact binned sum of squares of the
-// gradient elements it counts, its weight sum, and its first non-finite
-// gradient.  Ranks that hold copies of the same elements count a part of them
+// gradient elements it counts, its weight sum, and the first non-finite
+// gradient that it found.  Ranks that hold copies of the same elements count a part of them
 // each, so that every element is counted once whatever the placements.  All
 // ranks merge all shares in rank order, so norm, clip factor and the decision
 // to skip are the same bits everywhere.  The exchange is also the point after
 // which no rank reads the old parameters any more.
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "engine/engine.h"
 
@@ -20,9 +21,8 @@ namespace aliquot::engine {
 struct Engine::StepShare {
   kernels::NormBins bins;
   double weight;
-  int64_t bad_element;  // first non-finite gradient contributed, or -1
-  int32_t bad_microbatch;
-  int32_t microbatches;
+  int64_t bad_element;  // first non-finite gradient found here, or -1
+  int32_t bad_microbatch, bad_rank;
   uint64_t call;  // hash of the step's arguments: all ranks must agree
 };
 
@@ -86,6 +86,10 @@ Status Engine::gather_shares(Stream* stream, StepShare* mine,
   coll.count = sizeof(StepShare);
   coll.dtype = ALQ_U8;
   coll.label = "step";
+  if (context_->faults.skips("engine.comm")) {
+    std::fill(all->begin(), all->end(), *mine);
+    return {};
+  }
   return groups_.exchange->issue(coll, stream, nullptr);
 }
 
@@ -238,7 +242,7 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
   mine.weight = weight_sum_;
   mine.bad_element = bad.element;
   mine.bad_microbatch = bad.microbatch;
-  mine.microbatches = microbatch_;
+  mine.bad_rank = bad.rank;
   mine.call = hash_call(desc);
   ALQ_TRY(local_norm(nullptr, &mine));
   std::vector<StepShare>& all = shares_->all;
@@ -266,13 +270,11 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
           .with_rank(groups_.exchange->ranks()[r]);
     }
     kernels::norm_merge(&bins, share.bins);
-    bool earlier =
-        share.bad_element >= 0 &&
-        (bad_element < 0 || share.bad_microbatch < out.bad_microbatch);
-    if (earlier) {
-      bad_element = share.bad_element;
-      out.bad_microbatch = share.bad_microbatch;
-      out.bad_rank = groups_.exchange->ranks()[r];
+    if (share.bad_element < 0) continue;
+    std::tuple key(share.bad_microbatch, share.bad_rank, share.bad_element);
+    if (bad_element < 0 ||
+        key < std::tuple(out.bad_microbatch, out.bad_rank, bad_element)) {
+      std::tie(out.bad_microbatch, out.bad_rank, bad_element) = key;
     }
   }
   double divisor = weight * config_.loss_scale;
@@ -302,7 +304,7 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
     ++steps_;
     CoreError error = core_->step();
     if (!error.ok()) return explain(error, "step", -1, 0);
-    if (plan_.maps()) {
+    if (plan_.maps() && !context_->faults.skips("engine.comm")) {
       // Peers read these very bytes: go on when all have written theirs.
       Coll barrier;
       barrier.label = "step";

@@ -1,5 +1,6 @@
 """The engine's calls from Python, on NumPy: steps, shards, values, reports."""
 
+import threading
 import unittest
 
 import numpy as np
@@ -34,8 +35,7 @@ def make(context, strategy, **plan):
     return engine, unit, report
 
 
-def train(context, strategy):
-    engine, unit, report = make(context, strategy)
+def microbatches(engine, unit, rank):
     for micro in range(2):
         scale = engine.microbatch_begin("train", micro + 1.0, micro == 1)
         view = engine.unit_begin(unit, "F")
@@ -43,10 +43,14 @@ def train(context, strategy):
         engine.unit_end(unit, "F")
         view = engine.unit_begin(unit, "B", push=True)
         for param in range(2):
-            engine.grad_push(param, gradient(context.rank, micro, param) *
-                             scale)
+            engine.grad_push(param, gradient(rank, micro, param) * scale)
         engine.unit_end(unit, "B")
         engine.microbatch_end()
+
+
+def train(context, strategy):
+    engine, unit, report = make(context, strategy)
+    microbatches(engine, unit, context.rank)
     step = engine.step([0.1, 0.01], [0.0, 0.1])
     values = [engine.param_read(p, np.empty(s)) for p, s in enumerate(SHAPES)]
     moment = engine.param_read(1, np.empty(SHAPES[1]), what="state0")
@@ -66,6 +70,33 @@ def train(context, strategy):
 
 
 class Steps(unittest.TestCase):
+    def test_without_communication(self):
+        """Fault point engine.comm: no rank waits for another, and afterwards
+        they work together again."""
+        for strategy in ("ddp", "zero2", "fsdp"):
+            turns = [threading.Event(), threading.Event()]
+            turns[0].set()
+
+            def rank_main(context, strategy=strategy, turns=turns):
+                engine, unit, _ = make(context, strategy)
+                engine.param_touch()
+                assert turns[context.rank].wait(ranks.TIMEOUT_S)
+                context.set_fault("engine.comm=skip")
+                for _ in range(3):
+                    microbatches(engine, unit, context.rank)
+                    engine.step([0.1, 0.01], [0.0, 0.1])
+                context.set_fault(None)
+                turns[context.rank - 1].set()
+                microbatches(engine, unit, context.rank)
+                report = engine.step([0.1, 0.01], [0.0, 0.1])
+                engine.close()
+                return report.step, report.weight_sum, report.grad_norm
+
+            with self.subTest(strategy=strategy):
+                first, second = ranks.run_threads(2, rank_main)
+                self.assertEqual(first, second)
+                self.assertEqual(first[:2], (4, 6.0))
+
     def test_strategies(self):
         means = [sum((m + 1) * gradient(r, m, p) for r in range(2)
                      for m in range(2)) / 6 for p in range(2)]

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/cpu/cpu.h"
+
 namespace aliquot::mem {
 namespace {
 
@@ -14,6 +16,54 @@ constexpr int64_t kBlock = 262144;
 constexpr int64_t kCallBlock = int64_t{1} << 20;
 // Sources fetched for a block of a sum, together.
 constexpr int64_t kFetched = 262144;
+
+// Index of the first element that is not finite, or -1.
+int64_t first_bad(const void* src, int64_t count, Dtype dtype) {
+  int64_t at = -1;
+  kernels::finite_cpu({&at, src, count, dtype, 0, 0});
+  return at;
+}
+
+void note_bad(const Coll& coll, int32_t rank, int64_t element) {
+  if (element < 0) return;
+  BadSource& bad = *coll.bad;
+  element += coll.bad_base;
+  if (bad.element < 0 || rank < bad.rank ||
+      (rank == bad.rank && element < bad.element)) {
+    bad = {element, rank};
+  }
+}
+
+// A contribution that is not finite makes the sum so: only then are the sources
+// looked at.  Own elements that the sum overwrites are looked at before; they
+// are read for it at that time anyway.
+class BadSearch {
+ public:
+  BadSearch(const CollOp& op, const void* const* srcs, const std::byte* to,
+            int64_t count)
+      : op_(op), srcs_(srcs), to_(to), count_(count) {
+    overwritten_ = op.coll.bad != nullptr && srcs[op.me] == to;
+    if (overwritten_) own_ = first_bad(to, count, op.coll.dtype);
+  }
+  void finish(int64_t at) const {
+    if (op_.coll.bad == nullptr) return;
+    if (first_bad(to_, count_, op_.coll.out_dtype) < 0) return;
+    for (int32_t q = 0; q < op_.size; ++q) {
+      int64_t found = q == op_.me && overwritten_
+                          ? own_
+                          : first_bad(srcs_[q], count_, op_.coll.dtype);
+      if (found >= 0) return note_bad(op_.coll, q, at + found);
+    }
+  }
+
+ private:
+  const CollOp& op_;
+  const void* const* srcs_;
+  const std::byte* to_;
+  const int64_t count_;
+  bool overwritten_ = false;
+  int64_t own_ = -1;
+};
 
 }  // namespace
 
@@ -36,7 +86,8 @@ Step copy_from(CollOp& op, int32_t q, Location Slot::*which, int64_t offset,
   return Step::kDone;
 }
 
-void reduce(CollOp& op, const void* const* srcs, std::byte* to, int64_t count) {
+void reduce(CollOp& op, const void* const* srcs, std::byte* to, int64_t at,
+            int64_t count) {
   if (count == 0) return;
   bool avg = op.coll.op == ALQ_AVG;
   kernels::ReduceArgs args{};
@@ -49,7 +100,9 @@ void reduce(CollOp& op, const void* const* srcs, std::byte* to, int64_t count) {
   args.op = avg ? ALQ_SUM : op.coll.op;
   args.add = op.coll.accumulate ? 1 : 0;
   args.scale = avg ? 1.0 / op.size : 1.0;
+  BadSearch search(op, srcs, to, count);
   kernels::reduce_cpu(args);
+  search.finish(at);
   op.counts.bytes_read += count * op.in_size * op.size;
   op.counts.peer_bytes_read += count * op.in_size * (op.size - 1);
   op.counts.bytes_written += count * op.out_size;
@@ -94,7 +147,7 @@ Step reduce_part(CollOp& op, std::byte* to) {
     srcs[q] = scratch;
     scratch += bytes;
   }
-  reduce(op, srcs, to + op.pos * op.out_size, n);
+  reduce(op, srcs, to + op.pos * op.out_size, at, n);
   op.pos += n;
   if (op.pos < total) return Step::kProgress;
   op.pos = 0;

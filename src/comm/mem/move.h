@@ -13,7 +13,9 @@ Step copy_from(CollOp& op, int32_t q, Location Slot::*which, int64_t offset,
 // to = the canonical sum over ranks of own part of their src.
 Step reduce_part(CollOp& op, std::byte* to);
 
-// to = the reduction of count elements from one pointer per rank.
-void reduce(CollOp& op, const void* const* srcs, std::byte* to, int64_t count);
+// to = the reduction of count elements from one pointer per rank, which are
+// elements [at, at + count) of every src.
+void reduce(CollOp& op, const void* const* srcs, std::byte* to, int64_t at,
+            int64_t count);
 
 }  // namespace aliquot::mem

@@ -36,7 +36,7 @@ void take(CollOp& op, const Staging& s, uint64_t w) {
     srcs[q] = q == op.me ? op.src() + begin : staged(op, s, q, w);
   }
   reduce(op, srcs, op.dst() + begin / op.in_size * op.out_size,
-         bytes / op.in_size);
+         begin / op.in_size, bytes / op.in_size);
 }
 
 Step staged_form(CollOp& op) {

@@ -15,7 +15,7 @@ void reduce_payloads(CollOp& op, int64_t begin, int64_t count, std::byte* to) {
     const std::byte* from = q == op.me ? op.src() : op.slot(q).payload;
     srcs[q] = from + begin * op.in_size;
   }
-  reduce(op, srcs, to, count);
+  reduce(op, srcs, to, begin, count);
 }
 
 void take_reduced_part(CollOp& op, const Staging& s, uint64_t w,
@@ -27,7 +27,9 @@ void take_reduced_part(CollOp& op, const Staging& s, uint64_t w,
     srcs[q] = q == op.me ? op.src() + op.part_begin(q) * op.in_size + begin
                          : staged(op, s, q, w) + op.me * s.width;
   }
-  reduce(op, srcs, to + begin / op.in_size * op.out_size, bytes / op.in_size);
+  begin /= op.in_size;
+  reduce(op, srcs, to + begin * op.out_size, op.part_begin(op.me) + begin,
+         bytes / op.in_size);
 }
 
 int64_t largest_part(const CollOp& op) {

@@ -34,6 +34,18 @@ BOOST_AUTO_TEST_CASE(bad_specs_say_what_is_wrong) {
   }
 }
 
+BOOST_AUTO_TEST_CASE(skip_lasts_until_it_is_disarmed) {
+  Faults faults(1);
+  BOOST_TEST(!faults.skips("engine.comm"));
+  BOOST_TEST(faults.arm("engine.comm=skip").ok());
+  for (int i = 0; i < 3; ++i) BOOST_TEST(faults.skips("engine.comm"));
+  BOOST_TEST(!faults.skips("engine.step"));
+  BOOST_TEST(faults.arm("engine.comm@0=skip").ok());
+  BOOST_TEST(!faults.skips("engine.comm"));
+  BOOST_TEST(faults.arm("engine.step=skip").code() == ALQ_INVALID_ARGUMENT);
+  BOOST_TEST(faults.arm("engine.comm=kill").code() == ALQ_INVALID_ARGUMENT);
+}
+
 BOOST_AUTO_TEST_CASE(exit_ends_the_process_with_its_code) {
   pid_t child = fork();
   if (child == 0) {

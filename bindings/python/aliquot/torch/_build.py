@@ -6,6 +6,7 @@ or by the first call that needs it.  A model on the meta device is materialised
 one unit at a time, so that no rank ever holds more than its shards and a unit.
 """
 
+import ctypes
 from typing import Any, Dict, List
 
 import torch
@@ -36,6 +37,15 @@ def commit(runtime: Runtime) -> None:
     runtime.engine = engine
     lend(runtime)
     make_grads(runtime)
+    return_freed_memory()
+
+
+def return_freed_memory() -> None:
+    """The model's own parameters are gone; the allocator would keep much of
+    their memory."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
 
 
 def make_engine(runtime: Runtime) -> Engine:

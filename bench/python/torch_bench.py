@@ -1,0 +1,175 @@
+"""Step time and memory of a PyTorch model under torch's DDP and FSDP2 and under
+aliquot.torch.shard, all in one run.
+
+    torch_bench.py [--quick] [--ranks 2,4] [--tokens 64,256,1024] [--out PATH]
+
+See torch_report.py for what is measured.  Takes 16 minutes, 3 with --quick.
+"""
+
+import argparse
+import os
+import sys
+import time
+from typing import Any, Dict, List, Tuple
+
+import torch_report
+from measure import (MOST_OTHERS, Entry, Plan, Samples, alternate, better_mode,
+                     cores, health, peaks, quantile, ratio)
+from worlds import Worlds
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
+    os.path.abspath(__file__))))
+NAMES = {"fsdp2": "FSDP2", "ddp": "DDP", "ours-fsdp": "fsdp",
+         "ours-fsdp-copy": "fsdp, copied", "ours-ddp": "ddp"}
+PLANS = {64: Plan(64, 10, 2), 256: Plan(256, 8, 1), 1024: Plan(1024, 8, 1)}
+QUICK = {64: Plan(64, 8, 1), 256: Plan(256, 5, 1), 1024: Plan(1024, 2, 1)}
+# (ours, against): {ranks: {tokens: most}}
+TARGETS: Dict[Tuple[Entry, str], Dict[int, Dict[int, float]]] = {
+    (("ours-fsdp", "on"), "fsdp2"): {2: {64: 0.40, 256: 0.62, 1024: 0.88},
+                                     4: {64: 0.40, 256: 0.68, 1024: 0.92}},
+    (("ours-fsdp-copy", "on"), "fsdp2"): {},
+    (("ours-ddp", "on"), "ddp"): {2: {64: 0.68, 256: 0.92, 1024: 0.98}},
+    (("ours-fsdp", "on"), "ours-fsdp"): dict.fromkeys(
+        (2, 4), {64: 1.08, 256: 1.04, 1024: 1.03}),
+    (("ours-fsdp-copy", "on"), "ours-fsdp-copy"): dict.fromkeys(
+        (2, 4), {64: 1.25, 256: 1.08, 1024: 1.05}),
+    (("ours-ddp", "on"), "ours-ddp"): {},
+}
+PSS_TARGETS = {64: 0.65, 1024: 0.85}
+# Who takes turns with whom, by ranks: as many at once as memory holds.
+FIELDS = {2: [["fsdp2", "ours-fsdp", "ours-fsdp-copy"], ["ddp", "ours-ddp"]],
+          4: [["fsdp2", "ours-fsdp", "ours-fsdp-copy"]]}
+ALONE = {2: ["fsdp2", "ours-fsdp", "ours-fsdp-copy", "ddp", "ours-ddp"],
+         4: ["fsdp2", "ours-fsdp"]}
+
+
+class Bench:
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options = options
+        self.plans = QUICK if options.quick else PLANS
+        self.results: Dict[str, Any] = dict(
+            times=[], memory=[], health=[], others=[], noisy=False,
+            quick=options.quick)
+
+    def say(self, text: str) -> None:
+        print(text, flush=True)
+
+    def check_health(self, when: str) -> bool:
+        found = health(self.options.command, cores())
+        self.results["health"].append(dict(when=when, **found))
+        self.say("%s: %s" % (when, "NOISY" if found["noisy"] else "quiet"))
+        return bool(found["noisy"])
+
+    def field(self, names: List[str], size: int) -> None:
+        """One set of contestants that take turns."""
+        peer, ours = names[0], names[1:]
+        lines, noisy = [], self.check_health("before %s, %d ranks" % (
+            NAMES[peer], size))
+        with Worlds(names, size) as worlds:
+            trial = alternate(worlds, [(peer, "default"), (peer, "fused")],
+                              Plan(64, 3, 1))
+            best = (peer, better_mode(trial, peer))
+            for tokens in self.options.tokens:
+                # Own pairs first: theirs is the finest difference.
+                entries = [(name, mode) for name in ours
+                           for mode in ("on", "off")]
+                if size > 2 and tokens > 256:
+                    entries.remove(("ours-fsdp-copy", "off"))
+                samples = alternate(worlds, entries + [best],
+                                    self.plans[tokens])
+                noisy |= samples.others > MOST_OTHERS
+                self.results["others"].append(samples.others)
+                for name in ours:
+                    for against in (best, (name, "off")):
+                        if against in samples.order:
+                            lines.append(self.line(samples, (name, "on"),
+                                                   against, size, tokens))
+        noisy |= self.check_health("after %s, %d ranks" % (NAMES[peer], size))
+        for line in lines:
+            line["noisy"] = noisy
+        self.results["times"] += lines
+        self.results["noisy"] |= noisy
+
+    def line(self, samples: Samples, ours: Entry, peer: Entry, size: int,
+             tokens: int) -> Dict[str, Any]:
+        found = ratio(samples, ours, peer)
+        label = "no comm" if peer[1] == "off" else "%s, %s" % (
+            NAMES[peer[0]], peer[1])
+        target = TARGETS[ours, peer[0]].get(size, {}).get(tokens)
+        self.say("%d ranks, %4d tokens: %-13s %.3f s, %.2f [%.2f-%.2f] of %s" %
+                 (size, tokens, NAMES[ours[0]],
+                  quantile(samples.seconds[ours], 0.5), found["median"],
+                  found["low"], found["high"], label) + (
+                      "" if target is None else "; target %.2f" % target))
+        return dict(ranks=size, tokens=tokens, ours=NAMES[ours[0]], peer=label,
+                    ours_s=quantile(samples.seconds[ours], 0.5),
+                    peer_s=quantile(samples.seconds[peer], 0.5),
+                    target=target, **found)
+
+    def memory(self, size: int) -> None:
+        names = ALONE[size][:2] if self.options.quick else ALONE[size]
+        tokens = [t for t in (64, 1024) if t in self.options.tokens]
+        base: Dict[int, int] = {}
+        for name in names:
+            found = peaks(name, size, tokens)
+            base = base or found
+            for count, peak in found.items():
+                part = peak / base[count]
+                ours = name.startswith("ours-fsdp")
+                self.say("%d ranks, %4d tokens: %s: peak PSS %.0f MB, %.2f of "
+                         "FSDP2's" % (size, count, NAMES[name], peak / 1e6,
+                                      part))
+                self.results["memory"].append(dict(
+                    ranks=size, tokens=count, who=NAMES[name], bytes=peak,
+                    ratio=None if name == names[0] else part,
+                    target=PSS_TARGETS[count] if ours else None))
+
+    def run(self) -> None:
+        for size in self.options.ranks:
+            if self.options.memory:
+                self.memory(size)
+            for names in FIELDS[size]:
+                self.field(names, size)
+
+
+def numbers(text: str) -> List[int]:
+    return [int(part) for part in text.split(",")]
+
+
+def machine() -> Dict[str, str]:
+    sys.path.insert(0, os.path.join(ROOT, "scripts"))
+    import bench_report
+    from importlib.metadata import version
+    return {**dict(bench_report.facts()), "torch": version("torch")}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true",
+                        help="2 ranks, 64 and 256 tokens, few rounds")
+    parser.add_argument("--ranks", type=numbers)
+    parser.add_argument("--tokens", type=numbers)
+    parser.add_argument("--no-memory", dest="memory", action="store_false")
+    parser.add_argument("--out", default="",
+                        help="write PATH.md and PATH.json")
+    parser.add_argument("--command", default=os.path.join(
+        ROOT, "build", "release", "bin", "aliquot"),
+        help="the aliquot command, for its self-check")
+    options = parser.parse_args()
+    options.ranks = options.ranks or ([2] if options.quick else [2, 4])
+    options.tokens = options.tokens or (
+        [64, 256] if options.quick else [64, 256, 1024])
+    facts, begin = machine(), time.monotonic()
+    bench = Bench(options)
+    bench.run()
+    facts["took"] = "%.1f minutes" % ((time.monotonic() - begin) / 60)
+    if options.out:
+        torch_report.write(bench.results, facts, options.out)
+        print("Wrote %s.md and .json" % options.out)
+    if bench.results["noisy"]:
+        print("NOISY: the machine was not quiet; these times mean little")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
