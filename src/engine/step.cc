@@ -2,11 +2,11 @@
 //
 // Every rank contributes a StepShare: the exact binned sum of squares of the
 // gradient elements it counts, its weight sum, and the first non-finite
-// gradient that it found.  Ranks that hold copies of the same elements count a part of them
-// each, so that every element is counted once whatever the placements.  All
-// ranks merge all shares in rank order, so norm, clip factor and the decision
-// to skip are the same bits everywhere.  The exchange is also the point after
-// which no rank reads the old parameters any more.
+// gradient that it found.  Ranks that hold copies of the same elements count a
+// part of them each, so that every element is counted once whatever the
+// placements.  All ranks merge all shares in rank order, so norm, clip factor
+// and the decision to skip are the same bits everywhere.  The exchange is also
+// the point after which no rank reads the old parameters any more.
 #include <algorithm>
 #include <cmath>
 #include <tuple>
