@@ -110,7 +110,9 @@ Blame named(const std::vector<FlightRank>& ranks, int culprit) {
   }
   who += fmt::format(" (process {} on {})", rank->pid, rank->host);
   const char* what = "failed";
-  if (rank->died()) what = "died without an error";
+  // One that aborted its groups said why; others found it gone.
+  bool said = reason.find("abort") != std::string::npos;
+  if (rank->died()) what = said ? "gave up" : "died without an error";
   if (rank->stopped) what = "is stopped";
   if (rank->alive && !rank->stopped && rank->ending == kFlightOpen) {
     what = "did not answer";
