@@ -15,6 +15,9 @@ function(alq_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  if(ALQ_SANITIZE)  # several times slower
+    math(EXPR ARG_TIMEOUT "4 * ${ARG_TIMEOUT}")
+  endif()
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE alq_flags ${ARG_DEPENDS} alq_boost_test)
   set_target_properties(${name} PROPERTIES

@@ -159,11 +159,11 @@ void large(Rank& rank) {
 }
 
 BOOST_AUTO_TEST_CASE(rooted_sizes_places_and_memory) {
-  everywhere({1, 2, 3, 4, 8}, sweep);
+  everywhere({1, 3, 8}, sweep);
 }
 
 BOOST_AUTO_TEST_CASE(rooted_threads_in_processes) {
-  everywhere({3, 4}, sweep, {RankKind::kMixed});
+  everywhere({3}, sweep, {RankKind::kMixed});
 }
 
 BOOST_AUTO_TEST_CASE(rooted_all_dtypes_and_ops) { everywhere({2, 3}, dtypes); }
