@@ -12,6 +12,7 @@ constexpr size_t kBlock = size_t{256} << 10;
 constexpr int kTries = 3;
 // Each part takes about as long as gathering a small unit.
 constexpr double kSeconds = 0.003;
+constexpr int64_t kMostRounds = 100'000'000;
 
 struct Buffers {
   std::vector<std::byte> from = std::vector<std::byte>(kBytes, std::byte{1});
@@ -38,25 +39,27 @@ double seconds_since(int64_t start) {
   return static_cast<double>(now_ns() - start) * 1e-9;
 }
 
-// Arithmetic without memory; its result must be used.
-double compute(int64_t rounds) {
-  double x = 1;
+// Arithmetic without memory.  Its first and last values are volatile: the
+// compiler may not move the work out from between two looks at the clock.
+void compute(int64_t rounds) {
+  volatile double ends = 1;
+  double x = ends;
   for (int64_t i = 0; i < rounds; ++i) x = x * 0.999999 + 1e-6;
-  return x;
+  ends = x;
 }
 
+// The bound ends the search should the clock stand still.
 int64_t rounds_for(double seconds) {
   int64_t rounds = 100'000;
-  for (;;) {
+  for (; rounds < kMostRounds; rounds *= 2) {
     int64_t start = now_ns();
-    volatile double used = compute(rounds);
-    static_cast<void>(used);
+    compute(rounds);
     double took = seconds_since(start);
     if (took >= seconds / 2) {
       return static_cast<int64_t>(static_cast<double>(rounds) * seconds / took);
     }
-    rounds *= 2;
   }
+  return rounds;
 }
 
 }  // namespace
@@ -81,12 +84,11 @@ Result<OverlapTimes> measure_overlap(CpuDevice& device, Deadline deadline) {
     }
     t.copy = seconds_since(start);
     start = now_ns();
-    volatile double used = compute(rounds);
+    compute(rounds);
     t.compute = seconds_since(start);
     start = now_ns();
     queue->enqueue<CopyOp>(buffers, bytes);
-    used = compute(rounds);
-    static_cast<void>(used);
+    compute(rounds);
     ALQ_TRY(device.synchronize(*queue, deadline));
     t.both = seconds_since(start);
     if (attempt == 0) {  // warms up, and sizes the copy
