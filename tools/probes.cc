@@ -270,10 +270,10 @@ Finding huge_pages() {
   if (own == "never" || shared == "never" || shared == "deny") {
     f.verdict = Verdict::kNote;
     f.advice =
-        "Large buffers are faster on huge pages: as root, "
-        "cd " +
+        "Large buffers are faster on huge pages; as root, until the next "
+        "boot: (cd " +
         std::string(kBase) +
-        " && echo madvise > enabled && echo advise > shmem_enabled";
+        "; echo madvise > enabled; echo advise > shmem_enabled).";
   }
   return f;
 }
