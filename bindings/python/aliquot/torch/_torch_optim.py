@@ -56,12 +56,17 @@ def _before(optimizer: Any, args: Any, kwargs: Any) -> None:
 def means(runtime: Runtime) -> None:
     """Turns the weighted sums into mean gradients, in place, and shows them."""
     weight = runtime.grads_now().weight
+    dropped = [p for p in runtime.params
+               if p.grad is not None and (
+                   p.rest.grad is None or not p.wanted)]
     report = runtime.step_torch()
+    if report is None:
+        return
     scale = 1 / weight
     if runtime.asked_clip > 0:
         scale *= min(1.0, runtime.asked_clip / (report.grad_norm + 1e-6))
     for param in runtime.params:
-        if param.grad is None:
+        if param.grad is None or param in dropped:
             continue
         param.grad_plain.mul_(scale)
         plain = param.grad_plain.view(param.rest.shape)
