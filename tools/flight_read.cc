@@ -20,6 +20,11 @@ bool is_record(const std::string& name) {
   return name.starts_with("rank-") && name.ends_with(".flight");
 }
 
+// One of another world than the job's.
+bool is_apart(const std::string& name) {
+  return name.starts_with("apart-") && name.ends_with(".flight");
+}
+
 // A text of at most N - 1 bytes; control characters become '?'.
 template <size_t N>
 std::string text_of(const char (&text)[N]) {
@@ -173,7 +178,8 @@ void clear_flights(const std::string& folder) {
   std::vector<std::filesystem::path> old;
   for (const auto& entry :
        std::filesystem::directory_iterator(folder, failed)) {
-    if (is_record(entry.path().filename().string())) old.push_back(entry);
+    std::string name = entry.path().filename().string();
+    if (is_record(name) || is_apart(name)) old.push_back(entry);
   }
   for (const auto& path : old) std::filesystem::remove(path, failed);
 }

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
@@ -23,19 +24,52 @@ void copy_text(char (&to)[N], const char* from) {
   to[n] = '\0';
 }
 
+// Records of a context that lives somewhere are never taken from it: it has
+// them mapped.
+bool in_use(const std::string& path) {
+  int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  if (fd < 0) return false;
+  FlightHeader header;
+  struct stat s = {};
+  bool whole =
+      pread(fd, &header, sizeof header, 0) == ssize_t{sizeof header} &&
+      std::memcmp(header.magic, kFlightMagic, sizeof header.magic) == 0;
+  bool young = fstat(fd, &s) == 0 && time(nullptr) - s.st_mtime < 10;
+  ::close(fd);
+  if (!whole) return young;  // being made
+  return header.ending.load() != kFlightClosed && header.start_time != 0 &&
+         process_info(header.pid).start_time == header.start_time;
+}
+
+// The file of a rank; that of a rank of another world of the same job (a group
+// of some, one alone) has a name apart, which `aliquot blame` does not read.
+Result<int> new_file(const std::string& dir, int32_t rank, std::string* path) {
+  static std::atomic<int> apart{0};
+  *path = fmt::format("{}/rank-{}.flight", dir, rank);
+  for (int attempt = 0; attempt < 8; ++attempt) {
+    int fd = open(path->c_str(),
+                  O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd >= 0) return fd;
+    if (errno != EEXIST) break;
+    if (in_use(*path)) {
+      *path = fmt::format("{}/apart-{}-{}.rank-{}.flight", dir, getpid(),
+                          apart.fetch_add(1), rank);
+    } else if (unlink(path->c_str()) != 0 && errno != ENOENT) {
+      break;
+    }
+  }
+  return errno_error(ALQ_UNAVAILABLE,
+                     fmt::format("flight recorder: can not write {}", *path),
+                     errno);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Flight>> Flight::create(const std::string& dir,
                                                int32_t rank, int32_t size,
                                                const Names& names) {
-  std::string path = fmt::format("{}/rank-{}.flight", dir, rank);
-  int fd = open(path.c_str(),
-                O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-  if (fd < 0) {
-    return errno_error(ALQ_UNAVAILABLE,
-                       fmt::format("flight recorder: can not write {}", path),
-                       errno);
-  }
+  std::string path;
+  ALQ_ASSIGN(int fd, new_file(dir, rank, &path));
   // Blocks are taken now: a full disk must not be found by a store.
   int error = posix_fallocate(fd, 0, sizeof(FlightFile));
   void* data = MAP_FAILED;

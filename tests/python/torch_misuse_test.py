@@ -53,6 +53,13 @@ class Misuse(unittest.TestCase):
         def body(context):
             with self.assertRaisesRegex(ValueError, "FSDP2 is fsdp"):
                 at.shard(tm.make(), "fsdp2", context)
+            for mesh in ("x=2", "dp_shards=2"):
+                with self.assertRaisesRegex(ValueError, "dp_shard"):
+                    at.shard(tm.make(), "fsdp", context.mesh(mesh))
+            with self.assertRaisesRegex(TypeError, "give classes"):
+                at.shard(tm.make(), "fsdp", context, ["Block"])
+            with self.assertRaisesRegex(ValueError, "lr is -1"):
+                at.AdamW(tm.sharded(context).parameters(), lr=-1)
             with self.assertRaisesRegex(ValueError, "no Conv2d"):
                 at.shard(tm.make(), "fsdp", context, [nn.Conv2d])
             with self.assertRaisesRegex(ValueError, "leave it out"):
@@ -201,6 +208,33 @@ class Misuse(unittest.TestCase):
                 assert torch.equal(value, before[name])
             tm.step(model, optimizer, context.rank, 1)
             assert not optimizer.skipped
+
+        ranks.run_threads(2, body)
+
+    def test_tensors_outlive_the_engine(self):
+        def body(context):
+            for end in (at.close, at.unshard):
+                for strategy in ("ddp", "fsdp"):
+                    model = sharded_once(context, strategy)
+                    kept = [p.detach() for p in model.parameters()]
+                    flat = model._aliquot_runtime.engine.shard_view(0).numpy()
+                    before = [k.clone() for k in kept] + [flat.copy()]
+                    end(model)
+                    filler = [torch.full((1 << 16,), 7.0) for _ in range(8)]
+                    for now, then in zip(kept + [torch.from_numpy(flat)],
+                                         before[:-1] +
+                                         [torch.from_numpy(before[-1])]):
+                        assert torch.equal(now, then)
+                    with self.assertRaises((aliquot.FailedPrecondition,
+                                            AttributeError)):
+                        model._aliquot_runtime.engine.plan_text()
+                    del filler
+
+        def sharded_once(context, strategy):
+            model = tm.sharded(context, strategy)
+            optimizer = at.AdamW(model.parameters())
+            tm.step(model, optimizer, context.rank, 0)
+            return model
 
         ranks.run_threads(2, body)
 

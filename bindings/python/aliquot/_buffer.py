@@ -10,8 +10,9 @@ from ._memory import numpy_view
 
 class Buffer(Handle):
     """Collectives on views of it copy nothing.  It has the array interface: as
-    bytes, or through view() with a type and a shape.  A view keeps it alive;
-    release() while views exist leaves them without memory."""
+    bytes, or through view() with a type and a shape.  A view keeps
+    the memory alive, also after release(); an array made of the whole buffer by
+    its interface keeps the buffer alive, but not after release()."""
 
     _kind = "buffer"
     _release = "alq_buffer_release"

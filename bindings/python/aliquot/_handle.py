@@ -10,6 +10,17 @@ from ._interrupt import guarded
 from ._library import library
 
 
+class Lease:
+    """What a handle and the views of its memory hold: the library's object is
+    released when the last of them is gone."""
+    __slots__ = ("__weakref__",)
+
+
+def lease_of(keep: Any) -> Any:
+    """What a view of memory must hold that belongs to keep."""
+    return getattr(keep, "_lease", keep)
+
+
 class Handle:
     _kind = "object"
     _release = ""
@@ -17,20 +28,26 @@ class Handle:
     def _own(self, handle: int) -> None:
         """Takes the handle over.  Releasing never blocks; in a forked child it
         does nothing."""
-        self._handle: Any = ctypes.c_void_p(handle)
-        self._finalizer = weakref.finalize(
-            self, getattr(library(), self._release), self._handle)
+        self._hold(ctypes.c_void_p(handle), getattr(library(), self._release))
+
+    def _hold(self, handle: Any, release: Any, *before: Any) -> None:
+        """release(*before, handle) ends it."""
+        self._handle: Any = handle
+        self._lease: Any = Lease()
+        self._finalizer = weakref.finalize(self._lease, release, *before,
+                                           handle)
 
     @property
     def closed(self) -> bool:
-        return not self._finalizer.alive
+        return self._lease is None or not self._finalizer.alive
 
     def release(self) -> None:
-        """Lets go of the object at once.  Never blocks; twice is harmless."""
-        self._finalizer()
+        """Lets go of the object: at once, unless views of its memory are left;
+        then with the last of them.  Never blocks; twice is harmless."""
+        self._lease = None
 
     def _live(self) -> Any:
-        if not self._finalizer.alive:
+        if self.closed:
             raise failed_precondition("this %s is closed" % self._kind)
         return self._handle
 

@@ -9,6 +9,7 @@ import sys
 from typing import Any, NamedTuple, Tuple
 
 from . import _dtype, _ffi
+from ._handle import lease_of
 
 
 class Span(NamedTuple):
@@ -158,14 +159,14 @@ def new_like(value: Any, dtype: int, shape: Tuple[int, ...]) -> Any:
 
 def numpy_view(address: int, dtype: int, shape: Tuple[int, ...],
                keep: Any) -> Any:
-    """A writable NumPy array over memory that lives as long as keep."""
+    """A writable NumPy array over memory of keep, which lives as long."""
     import numpy
     count = _count(shape)
     if count == 0:
         return numpy.empty(shape, _numpy_dtype(dtype))
     memory = (ctypes.c_char * (count * _dtype.SIZES[dtype])).from_address(
         address)
-    memory._keep = keep
+    memory._keep = lease_of(keep)
     return numpy.frombuffer(memory, _numpy_dtype(dtype)).reshape(shape)
 
 

@@ -5,7 +5,6 @@ thread therefore waits in slices, and Ctrl-C is seen between two of them.
 """
 
 import ctypes
-import weakref
 from typing import Any, Optional
 
 from . import _ffi
@@ -79,10 +78,8 @@ class Stream(Handle):
         self._stream = _ffi.alq_stream()
         check(library().alq_stream_create, context._live(),
               ctypes.byref(self._stream))
-        self._ref = ctypes.byref(self._stream)
-        self._handle = self._ref
-        self._finalizer = weakref.finalize(
-            self, library().alq_stream_release, context._handle, self._ref)
+        self._hold(ctypes.byref(self._stream), library().alq_stream_release,
+                   context._handle)
 
     def synchronize(self, timeout: Optional[float] = None) -> None:
         """Waits until all that was enqueued so far is done."""

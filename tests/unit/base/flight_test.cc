@@ -3,11 +3,13 @@
 #include "base/flight.h"
 
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <thread>
@@ -22,10 +24,7 @@ class Folder {
     char name[] = "/tmp/alq-flight-XXXXXX";
     path_ = mkdtemp(name);
   }
-  ~Folder() {
-    unlink(file().c_str());
-    rmdir(path_.c_str());
-  }
+  ~Folder() { std::filesystem::remove_all(path_); }
   const std::string& path() const { return path_; }
   std::string file() const { return path_ + "/rank-3.flight"; }
   std::unique_ptr<FlightFile> read() const {
@@ -149,6 +148,37 @@ BOOST_AUTO_TEST_CASE(a_folder_that_can_not_be_written_is_an_error) {
   BOOST_TEST(flight.status().code() == ALQ_UNAVAILABLE);
   BOOST_TEST(flight.status().message().find("/nowhere/at/all") !=
              std::string::npos);
+}
+
+BOOST_AUTO_TEST_CASE(records_of_a_live_context_are_left_alone) {
+  Folder folder;
+  auto first = make(folder);
+  uint64_t n = first->begin(call(1, "block0"));
+  {
+    auto second = make(folder);  // the same rank of another world
+    second->begin(call(9, "other"));
+  }
+  first->set(n, kFlightDone);  // its file is as long as it was
+  auto file = folder.read();
+  BOOST_TEST(file->records[1].number == 1u);
+  BOOST_TEST(file->records[1].state.load() == kFlightDone);
+  first->close();
+  auto third = make(folder);  // takes the place of one that ended
+  third->begin(call(5));
+  BOOST_TEST(folder.read()->records[1].number == 5u);
+}
+
+BOOST_AUTO_TEST_CASE(records_of_the_dead_are_replaced) {
+  Folder folder;
+  pid_t child = fork();
+  if (child == 0) {
+    make(folder).release();
+    _exit(0);
+  }
+  int status = 0;
+  BOOST_REQUIRE(waitpid(child, &status, 0) == child);
+  auto flight = make(folder);
+  BOOST_TEST(folder.read()->header.pid == getpid());
 }
 
 }  // namespace

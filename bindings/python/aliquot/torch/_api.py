@@ -14,7 +14,7 @@ from ._hooks import hook_units
 from ._parts import Choice, split
 from ._runtime import Runtime
 from ._states import EVAL, HELD, IDLE
-from ._world import resolve_mesh
+from ._world import data_ranks, resolve_mesh
 
 
 class Options:
@@ -67,7 +67,7 @@ def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
         raise ValueError("microbatches=%r: a step has one backward at least" %
                          (microbatches,))
     mesh = resolve_mesh(mesh)
-    ranks = mesh.axis_size("dp_shard") * mesh.axis_size("dp_replicate")
+    ranks = data_ranks(mesh)
     found, params = split(model, units)
     runtime = Runtime(model, mesh, found, params, Options(
         strategy="single" if ranks == 1 else strategy,

@@ -6,6 +6,7 @@ from typing import Any, Sequence
 import torch
 
 from .. import _dtype
+from .._handle import lease_of
 
 TORCH = {code: getattr(torch, name) for code, name in _dtype.LONG.items()
          if hasattr(torch, name)}
@@ -20,7 +21,7 @@ def tensor_at(address: int, shape: Sequence[int], dtype: torch.dtype,
     if count == 0:
         return torch.empty(tuple(shape), dtype=dtype)
     memory = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
-    memory._keep = keep
+    memory._keep = lease_of(keep)
     return torch.frombuffer(memory, dtype=dtype).view(tuple(shape))
 
 

@@ -32,6 +32,10 @@ class EngineOptimizer(torch.optim.Optimizer):
     fixed: Tuple[str, ...] = ()  # options that the engine is planned with
 
     def __init__(self, params: Any, defaults: Dict[str, Any]) -> None:
+        for name in ("lr", "weight_decay", "eps", "momentum"):
+            if defaults.get(name, 0.0) < 0.0:
+                raise ValueError("%s is %r; it must not be negative" %
+                                 (name, defaults[name]))
         self.runtime: Optional[Runtime] = None
         super().__init__(params, defaults)
         owners = [[owner_of(p) for p in group["params"]]

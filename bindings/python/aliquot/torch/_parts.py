@@ -125,6 +125,10 @@ def split(model: nn.Module, choices: Iterable[Choice]
           ) -> Tuple[List[Unit], List[Param]]:
     """The units, root first and then in the order of model.modules()."""
     choices = list(choices)
+    for choice in choices:
+        if not callable(choice):  # modules and classes are
+            raise TypeError("units=[%r]: give classes, modules or functions of "
+                            "a module" % (choice,))
     units = [Unit("root", model, True)]
     owner: Dict[str, Unit] = {"": units[0]}
     params: Dict[nn.Parameter, Param] = {}

@@ -42,6 +42,23 @@ def resolve_mesh(mesh: Any) -> Mesh:
     return _meshes[spec]
 
 
+AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
+
+
+def data_ranks(mesh: Mesh) -> int:
+    """How many ranks share a model's data out.  Refuses axes that nobody would
+    keep in step: a typing error would train copies that drift apart."""
+    known = 1
+    for axis in AXES:
+        known *= mesh.axis_size(axis)
+    if known != mesh.context.size:
+        raise ValueError(
+            "mesh %r has %d ranks on axes that shard() knows (%s), the world "
+            "has %d; data is shared out over dp_replicate and dp_shard" %
+            (mesh.spec, known, ", ".join(AXES), mesh.context.size))
+    return mesh.axis_size("dp_shard") * mesh.axis_size("dp_replicate")
+
+
 def _close() -> None:
     context = _default
     if context is None or context.closed or _pid != os.getpid():
