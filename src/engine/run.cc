@@ -111,8 +111,8 @@ Status Engine::explain(const CoreError& error, const char* call, int32_t unit,
 // Executes what the core decided.
 Status Engine::act(Stream* stream) {
   if (core_->actions().empty()) return {};
-  ALQ_TRY(executor_->run(&core_->actions(), stream, {microbatch_ - 1, last_},
-                         deadline()));
+  ALQ_TRY(executor_->run(&core_->actions(), stream,
+                         {microbatch_ - 1, last_, following_}, deadline()));
   return executor_->used_on(stream);
 }
 
@@ -151,8 +151,10 @@ Status Engine::microbatch_begin(int32_t mode, double weight, bool last,
         "one is the last: pass last = 1, or plan for more",
         name_, plan_.microbatches);
   }
+  int32_t detail = mode | (train && last ? Call::kLast : 0);
+  ALQ_TRY(record({CallKind::kMicrobatchBegin, static_cast<int16_t>(detail)}));
   // What was written becomes visible to all.
-  if (dirty_) ALQ_TRY(param_touch());
+  if (dirty_) ALQ_TRY(touch());
   CoreError error = core_->microbatch_begin(mode);
   if (!error.ok()) return explain(error, "microbatch_begin", -1, 0);
   training_ = train;
@@ -235,6 +237,8 @@ Status Engine::unit_begin(int32_t unit, int32_t pass, Stream* stream,
   bool lend = (view->flags & ALQ_VIEW_PUSH) == 0;
   CoreError error = core_->unit_begin(unit, pass, lend);
   if (!error.ok()) return explain(error, "unit_begin", unit, pass);
+  int32_t detail = pass | (lend ? Call::kLent : 0);
+  ALQ_TRY(record({CallKind::kUnitBegin, static_cast<int16_t>(detail), unit}));
   ALQ_TRY(act(stream));
   if (plan_.desc.memory == ALQ_MEMORY_INTO) {
     ALQ_TRY(copy_into(unit, stream, view->into));
@@ -254,6 +258,7 @@ Status Engine::unit_end(int32_t unit, int32_t pass, Stream* stream) {
   CoreError error = core_->unit_end(unit, pass);
   if (!error.ok()) return explain(error, "unit_end", unit, pass);
   close_compute(unit, pass);
+  ALQ_TRY(record({CallKind::kUnitEnd, static_cast<int16_t>(pass), unit}));
   return act(stream);
 }
 
@@ -265,6 +270,8 @@ Status Engine::grad_ready(int32_t param, Stream* stream) {
     return explain(error, "grad_ready",
                    model_.params[static_cast<size_t>(param)].units[0], 0);
   }
+  int32_t reduced = core_->reduces();
+  if (reduced >= 0) ALQ_TRY(record({CallKind::kReduce, 0, reduced}));
   return act(stream);
 }
 
@@ -324,6 +331,7 @@ Status Engine::microbatch_end(Stream* stream) {
       close_compute(static_cast<int32_t>(u), pass);
     }
   }
+  if (core_->in_microbatch()) ALQ_TRY(record({CallKind::kMicrobatchEnd}));
   CoreError error = core_->microbatch_end();
   if (!error.ok()) return explain(error, "microbatch_end", -1, 0);
   return act(stream);
@@ -334,7 +342,8 @@ Status Engine::unit_hold(int64_t unit) {
   bool all = unit == ALQ_UNIT_ALL;
   if (!all) ALQ_TRY(check_unit(unit));
   int32_t units = static_cast<int32_t>(model_.units.size());
-  if (dirty_) ALQ_TRY(param_touch());
+  ALQ_TRY(record(OtherCall::kHold));
+  if (dirty_) ALQ_TRY(touch());
   gathered_since_sync_ = true;
   for (int32_t u = all ? 0 : static_cast<int32_t>(unit); u < units; ++u) {
     CoreError error = core_->hold(u);

@@ -28,7 +28,7 @@ ADAMW = dict(beta1=0.9, beta2=0.95, eps=1e-8)
 class Refused(RuntimeError):
     def __init__(self, error):
         super().__init__(error.message.decode())
-        self.code = error.code
+        self.code, self.rank = error.code, error.rank
 
 
 def make(struct, **fields):
@@ -59,7 +59,8 @@ class World:
 
     def __init__(self, library, mesh="", **place):
         self.library = library
-        desc = make(_ffi.alq_open_desc, timeout_ns=TIMEOUT_S * 10**9, **place)
+        place.setdefault("timeout_ns", TIMEOUT_S * 10**9)
+        desc = make(_ffi.alq_open_desc, **place)
         self.ctx = library.make_handle("alq_open", _ffi.ALQ_ABI_VERSION,
                                        ctypes.byref(desc))
         self.rank = library.c.alq_context_rank(self.ctx)
