@@ -21,6 +21,13 @@ Status Engine::abandon(Deadline deadline) {
   Status reason = make_error(ALQ_ABORTED, "rank {} left the step of engine {}",
                              context_->rank, name_)
                       .with_rank(context_->rank);
+  // Who comes because another rank left passes that rank's name on.
+  for (const auto& group : groups_.all()) {
+    if (Status cause = group->status(); !cause.ok()) {
+      reason = std::move(cause);
+      break;
+    }
+  }
   abort_groups(reason);
   ALQ_TRY(executor_->settle(deadline));
   ALQ_TRY(meet_leaving(deadline));

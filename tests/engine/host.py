@@ -28,7 +28,7 @@ ADAMW = dict(beta1=0.9, beta2=0.95, eps=1e-8)
 class Refused(RuntimeError):
     def __init__(self, error):
         super().__init__(error.message.decode())
-        self.code, self.rank = error.code, error.rank
+        self.code = error.code
 
 
 def make(struct, **fields):
