@@ -468,12 +468,18 @@ constexpr Row kRows[] = {
     {"alq_join_report", "left",
      sizeof(alq_join_report::left),
      offsetof(alq_join_report, left)},
+    {"alq_join_report", "begun",
+     sizeof(alq_join_report::begun),
+     offsetof(alq_join_report, begun)},
+    {"alq_join_report", "last",
+     sizeof(alq_join_report::last),
+     offsetof(alq_join_report, last)},
     {"alq_join_report", "reserved",
      sizeof(alq_join_report::reserved),
      offsetof(alq_join_report, reserved)},
 };
 
-constexpr size_t kBound = 11798;
+constexpr size_t kBound = 11935;
 
 // Appends; the bound is what the longest numbers would need.
 template <typename... Args>

@@ -1013,6 +1013,9 @@ typedef struct alq_join_report {
   int64_t evals;        /* microbatches of mode EVAL */
   int64_t steps;        /* calls of alq_step, taken, skipped or refused */
   int32_t left; /* 1: ended by join_leave, 0: all ranks have entered */
+  /* Where all are now: TRAIN microbatches of the step that is not taken yet,
+   * and whether its last one is among them. */
+  int32_t begun, last;
   uint32_t reserved;
 } alq_join_report;
 

@@ -86,6 +86,8 @@ Status Engine::join(bool leaves, alq_join_report* report) {
   }
   if (groups_.exchange->size() == 1) {
     report->left = leaves ? 1 : 0;
+    report->begun = microbatch_;
+    report->last = last_ ? 1 : 0;
     return {};
   }
   if (log_ == nullptr) {
@@ -109,6 +111,8 @@ Status Engine::follow(bool leaves, alq_join_report* report) {
     ALQ_ASSIGN(CallLog::Next next, log_->next());
     if (next.author < 0) {
       report->left = next.left >= 0 ? 1 : 0;
+      report->begun = microbatch_;
+      report->last = last_ ? 1 : 0;
       log_->finish_region();
       return {};
     }

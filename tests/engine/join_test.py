@@ -196,12 +196,13 @@ class Sequences(Case):
             report = model.join(call)
             step, bits = model.step(), model.bits()
             model.engine.close()
-            return (report.microbatches, report.steps, report.left), step, bits
+            return (report.microbatches, report.steps, report.left,
+                    report.begun, report.last), step, bits
 
         reports, bits = self.alone([ragged])
         for rank, result in enumerate(self.on_ranks(3, rank_main)):
             served = 3 - ragged.counts[rank]
-            self.assertEqual(result, ((served, 0, 1), reports[0], bits))
+            self.assertEqual(result, ((served, 0, 1, 3, 1), reports[0], bits))
 
     def test_enter_and_leave_without_need(self):
         def rank_main(world):

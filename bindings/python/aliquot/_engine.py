@@ -227,8 +227,9 @@ class Engine(Handle):
 
     def join_enter(self) -> types.SimpleNamespace:
         """This rank is out of data: serves the others until all have entered,
-        or those with data leave.  What it served: microbatches, evals, steps;
-        left: 1 if the others left."""
+        or those with data leave.  What it served: microbatches, evals, steps.
+        left: 1 if the others left; begun, last: microbatches of the step that
+        is not taken yet, and whether the last is among them."""
         return self._join(library().alq_join_enter)
 
     def join_leave(self) -> types.SimpleNamespace:

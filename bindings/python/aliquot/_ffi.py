@@ -343,6 +343,8 @@ class alq_join_report(Structure):
         ("evals", c_int64),
         ("steps", c_int64),
         ("left", c_int32),
+        ("begun", c_int32),
+        ("last", c_int32),
         ("reserved", c_uint32),
     ]
 
