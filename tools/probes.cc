@@ -270,9 +270,10 @@ Finding huge_pages() {
   if (own == "never" || shared == "never" || shared == "deny") {
     f.verdict = Verdict::kNote;
     f.advice =
-        "Large buffers are faster on huge pages: as root, write madvise "
-        "to enabled and advise to shmem_enabled in " +
-        std::string(kBase) + ".";
+        "Large buffers are faster on huge pages: as root, "
+        "cd " +
+        std::string(kBase) +
+        " && echo madvise > enabled && echo advise > shmem_enabled";
   }
   return f;
 }
@@ -329,7 +330,7 @@ Finding optional_library(const Optional& library) {
   Finding f = {library.name, Verdict::kOk, "", ""};
   std::string path = load_path(library);
   bool built = alq_has(library.feature) == 1;
-  f.value = path.empty() ? "not found" : path;
+  f.value = path.empty() ? "none here" : path;
   if (!built) {
     f.value += fmt::format("; this build has no {}", library.feature);
   } else if (path.empty()) {

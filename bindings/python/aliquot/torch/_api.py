@@ -27,6 +27,9 @@ class Options:
         self.__dict__.update(values)
 
 
+STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "single")
+
+
 def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
           units: Iterable[Choice] = (), *, microbatches: int = 1,
           optimizer: Optional[str] = None, dtype: Optional[torch.dtype] = None,
@@ -36,7 +39,7 @@ def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
           poison: bool = False, hints: Any = None, **plan: Any) -> nn.Module:
     """Shards a model over the data ranks and returns it: the same object.
 
-    strategy: "ddp", "zero1", "zero2", "fsdp" or "hsdp".  mesh: see
+    strategy: one of STRATEGIES.  mesh: see
     resolve_mesh.  units: what is gathered and freed together: classes, modules,
     or functions of a module; the rest is the root unit.
 
@@ -55,6 +58,10 @@ def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
     if optimizer not in (None, "torch"):
         raise ValueError("optimizer=%r: leave it out, or \"torch\"" %
                          (optimizer,))
+    if strategy not in STRATEGIES:
+        raise ValueError("unknown strategy %r; choose one of %s%s" % (
+            strategy, ", ".join(STRATEGIES),
+            " (FSDP2 is fsdp here)" if strategy == "fsdp2" else ""))
     mesh = resolve_mesh(mesh)
     ranks = mesh.axis_size("dp_shard") * mesh.axis_size("dp_replicate")
     found, params = split(model, units)
@@ -69,8 +76,8 @@ def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
     hook_units(runtime)
     _state.hook_state_dicts(runtime)
     _add_methods(model, runtime)
+    _torch_optim.install()
     if optimizer == "torch":
-        _torch_optim.install()
         runtime.commit()
     return model
 

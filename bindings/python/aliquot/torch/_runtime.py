@@ -148,9 +148,9 @@ class Runtime:
         except Error as error:
             if self.count and error.code == _ffi.ALQ_FAILED_PRECONDITION:
                 raise failed_precondition(
-                    "%s  A step of this model has %d microbatch(es): give "
-                    "shard() the number of backwards before each step as "
-                    "microbatches=, or call optimizer.step()" %
+                    "%s.  This model was sharded with microbatches=%d, the "
+                    "number of backwards before each step: call "
+                    "optimizer.step() after as many, or give shard() more" %
                     (error.message, options.microbatches)) from None
             raise
         self.deferred |= self.want_last is False
