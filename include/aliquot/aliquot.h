@@ -1010,7 +1010,7 @@ ALQ_API alq_status alq_engine_abandon(alq_engine* engine, int64_t timeout_ns,
 typedef struct alq_join_report {
   uint32_t struct_size, flags;
   int64_t microbatches; /* TRAIN */
-  int64_t evals;        /* microbatches of mode EVAL */
+  int64_t evals;        /* EVAL, where passes need other ranks */
   int64_t steps;        /* calls of alq_step, taken, skipped or refused */
   int32_t left; /* 1: ended by join_leave, 0: all ranks have entered */
   /* Where all are now: TRAIN microbatches of the step that is not taken yet,

@@ -316,13 +316,6 @@ CoreError Core::grads_missing(int32_t bundle) {
   return {};
 }
 
-int32_t Core::reduces() const {
-  for (const Action& action : actions_) {
-    if (action.kind == ActionKind::kReduce) return action.bundle;
-  }
-  return -1;
-}
-
 CoreError Core::microbatch_end() {
   if (!in_microbatch_) return {};
   for (UnitState& unit : units_) {

@@ -119,7 +119,12 @@ class Core {
   bool in_microbatch() const { return in_microbatch_; }
   bool holding() const { return holds_ > 0; }
   // The bundle that reduces because of the last call, or -1.
-  int32_t reduces() const;
+  int32_t reduces() const {
+    for (const Action& action : actions_) {
+      if (action.kind == ActionKind::kReduce) return action.bundle;
+    }
+    return -1;
+  }
   int64_t gathers() const { return gathers_; }
   int64_t prefetches() const { return prefetches_; }
   int64_t repairs() const { return repairs_; }

@@ -243,6 +243,9 @@ Status Engine::commit(void* slab) {
   ALQ_ASSIGN(scalars_,
              device_->allocate(sizeof(kernels::StepScalars), "step scalars"));
   make_shares();
+  reads_peers_ = plan_.maps() ||
+                 std::any_of(plan_.bundles.begin(), plan_.bundles.end(),
+                             [](const BundlePlan& b) { return b.gathers; });
   ALQ_ASSIGN(log_,
              CallLog::create(groups_.exchange,
                              1 + 2 * static_cast<int64_t>(optimizers_.size()),

@@ -207,6 +207,7 @@ class Engine {
   double weight_sum_ = 0;
   int64_t steps_ = 0;
   int32_t replans_ = 0;
+  bool reads_peers_ = false;  // passes do: some parameters are sharded
   bool gathered_since_sync_ = false;
   bool grads_exposed_ = false;  // since this step began: they may have changed
   bool dirty_ = false;          // written since the last meeting

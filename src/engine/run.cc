@@ -151,14 +151,19 @@ Status Engine::microbatch_begin(int32_t mode, double weight, bool last,
         "one is the last: pass last = 1, or plan for more",
         name_, plan_.microbatches);
   }
-  int32_t detail = mode | (train && last ? Call::kLast : 0);
-  ALQ_TRY(record({CallKind::kMicrobatchBegin, static_cast<int16_t>(detail)}));
   // What was written becomes visible to all.
-  if (dirty_) ALQ_TRY(touch());
+  if (dirty_) {
+    ALQ_TRY(record({CallKind::kTouch}));
+    ALQ_TRY(touch());
+  }
+  int32_t detail = mode | (train && last ? Call::kLast : 0);
+  if (train || reads_peers_) {
+    ALQ_TRY(record({CallKind::kMicrobatchBegin, static_cast<int16_t>(detail)}));
+  }
   CoreError error = core_->microbatch_begin(mode);
   if (!error.ok()) return explain(error, "microbatch_begin", -1, 0);
   training_ = train;
-  gathered_since_sync_ = true;
+  gathered_since_sync_ |= reads_peers_;
   if (train) {
     if (microbatch_ == 0) {
       grads_exposed_ = false;
@@ -239,7 +244,9 @@ Status Engine::unit_begin(int32_t unit, int32_t pass, Stream* stream,
   CoreError error = core_->unit_begin(unit, pass, lend);
   if (!error.ok()) return explain(error, "unit_begin", unit, pass);
   int32_t detail = pass | (lend ? Call::kLent : 0);
-  ALQ_TRY(record({CallKind::kUnitBegin, static_cast<int16_t>(detail), unit}));
+  if (reads_peers_) {
+    ALQ_TRY(record({CallKind::kUnitBegin, static_cast<int16_t>(detail), unit}));
+  }
   ALQ_TRY(act(stream));
   if (plan_.desc.memory == ALQ_MEMORY_INTO) {
     ALQ_TRY(copy_into(unit, stream, view->into));
@@ -259,7 +266,9 @@ Status Engine::unit_end(int32_t unit, int32_t pass, Stream* stream) {
   CoreError error = core_->unit_end(unit, pass);
   if (!error.ok()) return explain(error, "unit_end", unit, pass);
   close_compute(unit, pass);
-  ALQ_TRY(record({CallKind::kUnitEnd, static_cast<int16_t>(pass), unit}));
+  if (reads_peers_) {
+    ALQ_TRY(record({CallKind::kUnitEnd, static_cast<int16_t>(pass), unit}));
+  }
   return act(stream);
 }
 
@@ -332,7 +341,9 @@ Status Engine::microbatch_end(Stream* stream) {
       close_compute(static_cast<int32_t>(u), pass);
     }
   }
-  if (core_->in_microbatch()) ALQ_TRY(record({CallKind::kMicrobatchEnd}));
+  if (core_->in_microbatch() && (training_ || reads_peers_)) {
+    ALQ_TRY(record({CallKind::kMicrobatchEnd}));
+  }
   CoreError error = core_->microbatch_end();
   if (!error.ok()) return explain(error, "microbatch_end", -1, 0);
   return act(stream);

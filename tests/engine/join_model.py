@@ -11,6 +11,7 @@ import functools
 import hashlib
 import math
 import random
+import unittest
 
 import host
 from host import _ffi
@@ -199,3 +200,41 @@ class Ragged:
         return dict(strategy=_ffi.ALQ_STRATEGY_SINGLE,
                     nesting=self.nesting.encode(),
                     microbatches=len(self.numbers))
+
+
+DDP, FSDP = _ffi.ALQ_STRATEGY_DDP, _ffi.ALQ_STRATEGY_FSDP
+ONE_AXIS = {
+    "ddp": dict(strategy=DDP),
+    "zero1": dict(strategy=_ffi.ALQ_STRATEGY_ZERO1),
+    "zero2": dict(strategy=_ffi.ALQ_STRATEGY_ZERO2),
+    "fsdp copy": dict(strategy=FSDP, gather=COPY),
+    "fsdp map": dict(strategy=FSDP, gather=MAP),
+}
+
+
+class Case(unittest.TestCase):
+    library = None  # set by the program
+
+    def on_ranks(self, ranks, body, mesh="", **place):
+        return host.run_ranks(self.library, ranks, body, mesh=mesh, **place)
+
+    def alone(self, steps, push=False, known={}):
+        """What one rank has after these steps: reports and bits."""
+        key = push, *(s.nesting for s in steps)
+
+        def rank_main(world):
+            reports = []
+            model = Model(world, steps[0].plan(), push=push)
+            for i, step in enumerate(steps):
+                if i > 0:
+                    model.engine.call("alq_engine_plan", ctypes.byref(
+                        host.make(_ffi.alq_plan_desc, **step.plan())), None)
+                    model.engine.call("alq_engine_commit", None)
+                reports.append(step.alone(model))
+            bits = model.bits()
+            model.engine.close()
+            return reports, bits
+
+        if key not in known:
+            known[key], = self.on_ranks(1, rank_main)
+        return known[key]
