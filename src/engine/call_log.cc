@@ -13,7 +13,7 @@ constexpr uint64_t kNumber = kLeaves - 1;
 constexpr uint64_t kCallOnly = uint64_t{1} << 47;
 
 uint64_t ask_of(int32_t rank, uint64_t number) {
-  return static_cast<uint64_t>(rank + 1) << kRegionShift | number;
+  return (static_cast<uint64_t>(rank) + 1) << kRegionShift | number;
 }
 
 int64_t padded(int64_t bytes) { return (bytes + 63) / 64 * 64; }
@@ -88,7 +88,7 @@ Status CallLog::answer() {
   for (int32_t r = 0; r < group_->size(); ++r) {
     std::atomic<uint64_t>& asks = line(r, kAsks).value;
     uint64_t ask = asks.load();
-    if (ask >> kRegionShift != static_cast<uint64_t>(own + 1)) continue;
+    if (ask >> kRegionShift != ask_of(own, 0) >> kRegionShift) continue;
     bool has =
         made_ > (ask & kNumber) || (ended_here_ && (ask & kCallOnly) == 0);
     if (!has || !asks.compare_exchange_strong(ask, 0)) continue;
