@@ -202,8 +202,10 @@ struct alq_api {
                                 alq_error* err);
   alq_status (*alq_engine_abandon)(alq_engine* engine, int64_t timeout_ns,
                                    alq_error* err);
-  alq_status (*alq_join_enter)(alq_engine* engine, alq_error* err);
-  alq_status (*alq_join_leave)(alq_engine* engine, alq_error* err);
+  alq_status (*alq_join_enter)(alq_engine* engine, alq_join_report* report,
+                               alq_error* err);
+  alq_status (*alq_join_leave)(alq_engine* engine, alq_join_report* report,
+                               alq_error* err);
   alq_status (*alq_engine_report)(const alq_engine* engine, char* buf,
                                   size_t cap, size_t* need, alq_error* err);
   alq_status (*alq_engine_trace_write)(alq_engine* engine, const char* dir,

@@ -449,9 +449,37 @@ constexpr Row kRows[] = {
     {"alq_step_report", "reserved",
      sizeof(alq_step_report::reserved),
      offsetof(alq_step_report, reserved)},
+    {"alq_join_report", nullptr, sizeof(alq_join_report), 0},
+    {"alq_join_report", "struct_size",
+     sizeof(alq_join_report::struct_size),
+     offsetof(alq_join_report, struct_size)},
+    {"alq_join_report", "flags",
+     sizeof(alq_join_report::flags),
+     offsetof(alq_join_report, flags)},
+    {"alq_join_report", "microbatches",
+     sizeof(alq_join_report::microbatches),
+     offsetof(alq_join_report, microbatches)},
+    {"alq_join_report", "evals",
+     sizeof(alq_join_report::evals),
+     offsetof(alq_join_report, evals)},
+    {"alq_join_report", "steps",
+     sizeof(alq_join_report::steps),
+     offsetof(alq_join_report, steps)},
+    {"alq_join_report", "left",
+     sizeof(alq_join_report::left),
+     offsetof(alq_join_report, left)},
+    {"alq_join_report", "begun",
+     sizeof(alq_join_report::begun),
+     offsetof(alq_join_report, begun)},
+    {"alq_join_report", "last",
+     sizeof(alq_join_report::last),
+     offsetof(alq_join_report, last)},
+    {"alq_join_report", "reserved",
+     sizeof(alq_join_report::reserved),
+     offsetof(alq_join_report, reserved)},
 };
 
-constexpr size_t kBound = 11221;
+constexpr size_t kBound = 11935;
 
 // Appends; the bound is what the longest numbers would need.
 template <typename... Args>

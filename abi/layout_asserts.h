@@ -339,6 +339,27 @@ ALQ_FROZEN(sizeof(((alq_step_report*)0)->skipped) == 4);
 ALQ_FROZEN(offsetof(alq_step_report, reserved) == 52);
 ALQ_FROZEN(sizeof(((alq_step_report*)0)->reserved) == 4);
 
+#define ALQ_JOIN_REPORT_SIZE_1_0 48u
+ALQ_FROZEN(sizeof(alq_join_report) == ALQ_JOIN_REPORT_SIZE_1_0);
+ALQ_FROZEN(offsetof(alq_join_report, struct_size) == 0);
+ALQ_FROZEN(sizeof(((alq_join_report*)0)->struct_size) == 4);
+ALQ_FROZEN(offsetof(alq_join_report, flags) == 4);
+ALQ_FROZEN(sizeof(((alq_join_report*)0)->flags) == 4);
+ALQ_FROZEN(offsetof(alq_join_report, microbatches) == 8);
+ALQ_FROZEN(sizeof(((alq_join_report*)0)->microbatches) == 8);
+ALQ_FROZEN(offsetof(alq_join_report, evals) == 16);
+ALQ_FROZEN(sizeof(((alq_join_report*)0)->evals) == 8);
+ALQ_FROZEN(offsetof(alq_join_report, steps) == 24);
+ALQ_FROZEN(sizeof(((alq_join_report*)0)->steps) == 8);
+ALQ_FROZEN(offsetof(alq_join_report, left) == 32);
+ALQ_FROZEN(sizeof(((alq_join_report*)0)->left) == 4);
+ALQ_FROZEN(offsetof(alq_join_report, begun) == 36);
+ALQ_FROZEN(sizeof(((alq_join_report*)0)->begun) == 4);
+ALQ_FROZEN(offsetof(alq_join_report, last) == 40);
+ALQ_FROZEN(sizeof(((alq_join_report*)0)->last) == 4);
+ALQ_FROZEN(offsetof(alq_join_report, reserved) == 44);
+ALQ_FROZEN(sizeof(((alq_join_report*)0)->reserved) == 4);
+
 ALQ_FROZEN(ALQ_OK == 0);
 ALQ_FROZEN(ALQ_CANCELLED == 1);
 ALQ_FROZEN(ALQ_UNKNOWN == 2);

@@ -798,14 +798,18 @@ alq_status alq_engine_abandon(alq_engine* engine, int64_t timeout_ns,
   return 0;
 }
 
-alq_status alq_join_enter(alq_engine* engine, alq_error* err) {
+alq_status alq_join_enter(alq_engine* engine, alq_join_report* report,
+                          alq_error* err) {
   (void)engine;
+  (void)report;
   (void)err;
   return 0;
 }
 
-alq_status alq_join_leave(alq_engine* engine, alq_error* err) {
+alq_status alq_join_leave(alq_engine* engine, alq_join_report* report,
+                          alq_error* err) {
   (void)engine;
+  (void)report;
   (void)err;
   return 0;
 }

@@ -783,7 +783,8 @@ typedef struct alq_plan_desc {
   uint32_t reserved;
   int64_t cap_bytes;  /* refuse a plan above; 0: no cap */
   /* Nesting of the microbatch sum, outermost level first: "4x2" means 8
-   * microbatches, summed in 4 groups of 2.  NULL: flat.  It lets one rank
+   * microbatches, summed in 4 groups of 2; "3+2+2" sums 7 in groups of 3, 2
+   * and 2; terms may stand in parentheses.  NULL: flat.  It lets one rank
    * repeat the sum of any layout bit for bit. */
   const char* nesting;
 } alq_plan_desc;
@@ -1005,11 +1006,51 @@ ALQ_API alq_status alq_unit_unhold(alq_engine* engine, int64_t unit,
 ALQ_API alq_status alq_engine_abandon(alq_engine* engine, int64_t timeout_ns,
                                       alq_error* err);
 
-/* A rank without data enters join: it keeps serving its shards and contributes
- * zeros of weight 0 until every rank has entered or called join_leave.
- * Thread: collective.  Blocks: until all ranks have entered. */
-ALQ_API alq_status alq_join_enter(alq_engine* engine, alq_error* err);
-ALQ_API alq_status alq_join_leave(alq_engine* engine, alq_error* err);
+/* What a rank served in join. */
+typedef struct alq_join_report {
+  uint32_t struct_size, flags;
+  int64_t microbatches; /* TRAIN */
+  int64_t evals;        /* EVAL, where passes need other ranks */
+  int64_t steps;        /* calls of alq_step, taken, skipped or refused */
+  int32_t left; /* 1: ended by join_leave, 0: all ranks have entered */
+  /* Where all are now: TRAIN microbatches of the step that is not taken yet,
+   * and whether its last one is among them. */
+  int32_t begun, last;
+  uint32_t reserved;
+} alq_join_report;
+
+/* A rank that has run out of data enters join, so that ranks may have different
+ * numbers of microbatches in a step, or of steps.  It serves what the others
+ * call: gathers, reductions, steps (with their arguments), parameter reads; to
+ * a microbatch it contributes gradients of zero and weight 0.  It returns when
+ * every rank has entered, or has called join_leave; all go on from the same
+ * place, between the same microbatches or steps.
+ *   join_leave is for ranks that still have data: it ends join for those that
+ *   are in it.  All ranks that have not entered call it at the same place; it
+ *   waits for those that are not there yet.
+ *   A step still needs a last microbatch: pass last = 1 in what is the last one
+ *   of all ranks.  Where none can know it, all enter, and then end the step with
+ *   a microbatch of weight 0 without passes.
+ *   Sums keep their order, with nothing where a rank had nothing.  One rank
+ *   repeats the bits with the nesting "3+2+2" if three ranks had 3, 2 and 2
+ *   microbatches and gradients are reduced in the last one (DEFER_LAST), in the
+ *   order of ranks; with "3+3+1" if they are reduced in each, in the order of
+ *   microbatches; with replicas, "(2+1)+(2+2)" sums two of them.
+ *   Ranks in join cannot serve param_write, unit_hold, engine_plan, trace_write
+ *   and close: called meanwhile, these end as errors on all ranks, as does any
+ *   disagreement of those that have data, naming the ranks, the calls and the
+ *   unit.  abandon then goes on as always; it also ends join.
+ * report may be NULL.  Costs nothing while no rank is in join.  A rank that is
+ * thousands of calls ahead of another waits for it (any call may).
+ * Errors: UNSUPPORTED (ranks of several hosts), FAILED_PRECONDITION (inside a
+ *   microbatch, or while units are held), RANK_MISMATCH, ABORTED, PEER_FAILED,
+ *   DEADLINE_EXCEEDED (no rank called anything for so long).
+ * Thread: collective.  Blocks: until all ranks have come here; the deadline is
+ *   of each wait for the others' next call. */
+ALQ_API alq_status alq_join_enter(alq_engine* engine, alq_join_report* report,
+                                  alq_error* err);
+ALQ_API alq_status alq_join_leave(alq_engine* engine, alq_join_report* report,
+                                  alq_error* err);
 
 /* JSON about the last step: gathers and reductions with bytes, exposed
  * communication and why, repairs of the recorded order, peak bytes, and whether

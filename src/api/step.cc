@@ -180,19 +180,6 @@ alq_status alq_unit_unhold(alq_engine* engine, int64_t unit, alq_error* err) {
   });
 }
 
-namespace {
-
-Status not_built(alq_engine* engine, const char* call) {
-  ALQ_ASSIGN(EngineState * state, resolve(engine));
-  (void)state;
-  return make_error(ALQ_UNSUPPORTED,
-                    "{} is not in this version; after a failure close the "
-                    "context and start the step again from a checkpoint",
-                    call);
-}
-
-}  // namespace
-
 alq_status alq_engine_abandon(alq_engine* engine, int64_t timeout_ns,
                               alq_error* err) {
   return guard(err, [&]() -> Status {
@@ -205,10 +192,30 @@ alq_status alq_engine_abandon(alq_engine* engine, int64_t timeout_ns,
   });
 }
 
-alq_status alq_join_enter(alq_engine* engine, alq_error* err) {
-  return guard(err, [&]() { return not_built(engine, "alq_join_enter"); });
+namespace {
+
+Status join(alq_engine* engine, bool leaves, alq_join_report* report) {
+  ALQ_ASSIGN(EngineState * state, resolve(engine));
+  alq_join_report full = {};
+  if (report != nullptr) {
+    ALQ_TRY(read_struct("alq_join_report", report, &full));
+  }
+  full = {};
+  ALQ_TRY(state->engine->join(leaves, &full));
+  if (report == nullptr) return {};
+  full.struct_size = report->struct_size;
+  write_struct(full, report);
+  return {};
 }
 
-alq_status alq_join_leave(alq_engine* engine, alq_error* err) {
-  return guard(err, [&]() { return not_built(engine, "alq_join_leave"); });
+}  // namespace
+
+alq_status alq_join_enter(alq_engine* engine, alq_join_report* report,
+                          alq_error* err) {
+  return guard(err, [&]() { return join(engine, false, report); });
+}
+
+alq_status alq_join_leave(alq_engine* engine, alq_join_report* report,
+                          alq_error* err) {
+  return guard(err, [&]() { return join(engine, true, report); });
 }

@@ -21,18 +21,31 @@ Status Engine::abandon(Deadline deadline) {
   Status reason = make_error(ALQ_ABORTED, "rank {} left the step of engine {}",
                              context_->rank, name_)
                       .with_rank(context_->rank);
+  // Who comes because another rank left passes that rank's name on.
   for (const auto& group : groups_.all()) {
-    if (group->status().ok()) group->abort(reason);
+    if (Status cause = group->status(); !cause.ok()) {
+      reason = std::move(cause);
+      break;
+    }
   }
+  abort_groups(reason);
   ALQ_TRY(executor_->settle(deadline));
   ALQ_TRY(meet_leaving(deadline));
+  if (log_ != nullptr) log_->reset();
   ALQ_TRY(renew_groups(deadline));
+  if (log_ != nullptr) log_->use(groups_.exchange);
   ALQ_TRY(executor_->renew(groups_));
   core_ = std::make_unique<Core>(plan_.core_shape(model_));
   for (auto& passes : computing_) passes.fill(nullptr);
   clear_step();
   training_ = gathered_since_sync_ = false;
-  return param_touch();
+  return touch();
+}
+
+void Engine::abort_groups(const Status& reason) {
+  for (const auto& group : groups_.all()) {
+    if (group->status().ok()) group->abort(reason);
+  }
 }
 
 // All have stopped using each other's memory, after the same number of steps.

@@ -293,6 +293,29 @@ void Core::reduce(int32_t bundle) {
   act(ActionKind::kReduce, bundle, 0);
 }
 
+// Zeros for what is not ready.
+void Core::reduce_zeros(int32_t bundle) {
+  open_window(bundle);
+  for (int32_t p : shape_.bundles[at(bundle)].trainable) {
+    if (!params_[at(p)].ready) act(ActionKind::kZeroGrad, bundle, p);
+  }
+  reduce(bundle);
+}
+
+CoreError Core::grads_missing(int32_t bundle) {
+  if (!in_microbatch_ || mode_ == ALQ_EVAL) return {CoreCode::kNotInMicrobatch};
+  if (shape_.bundles[at(bundle)].trainable.empty()) {
+    return {CoreCode::kNotTrainable};
+  }
+  if (bundles_[at(bundle)].window == Window::kReduced) {
+    return {CoreCode::kAlreadyReady};
+  }
+  if (CoreError e = check_grad_slot(bundle); !e.ok()) return e;
+  reduce_zeros(bundle);
+  prefetch();
+  return {};
+}
+
 CoreError Core::microbatch_end() {
   if (!in_microbatch_) return {};
   for (UnitState& unit : units_) {
@@ -304,11 +327,7 @@ CoreError Core::microbatch_end() {
       int32_t b = static_cast<int32_t>(i);
       const std::vector<int32_t>& trainable = shape_.bundles[i].trainable;
       if (trainable.empty() || bundles_[i].window == Window::kReduced) continue;
-      open_window(b);
-      for (int32_t p : trainable) {
-        if (!params_[at(p)].ready) act(ActionKind::kZeroGrad, b, p);
-      }
-      reduce(b);
+      reduce_zeros(b);
     }
   }
   Trace& trace = traces_[mode_ == ALQ_EVAL];
@@ -319,10 +338,7 @@ CoreError Core::microbatch_end() {
 
 CoreError Core::check_step() const {
   if (in_microbatch_) return {CoreCode::kInMicrobatch};
-  for (const UnitState& unit : units_) {
-    if (unit.holds > 0) return {CoreCode::kStillHeld};
-  }
-  return {};
+  return {holding() ? CoreCode::kStillHeld : CoreCode::kOk};
 }
 
 CoreError Core::step() {
@@ -366,6 +382,7 @@ void Core::abandon() {
 CoreError Core::hold(int32_t unit) {
   if (CoreError e = check_slots(unit); !e.ok()) return e;
   ++units_[at(unit)].holds;
+  ++holds_;
   bring_all(unit);
   return {};
 }
@@ -373,6 +390,7 @@ CoreError Core::hold(int32_t unit) {
 CoreError Core::unhold(int32_t unit) {
   if (units_[at(unit)].holds == 0) return {CoreCode::kNotHeld};
   --units_[at(unit)].holds;
+  --holds_;
   return {};
 }
 

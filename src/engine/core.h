@@ -97,6 +97,8 @@ class Core {
   // A pushed gradient opens the bundle's window itself.
   CoreError grad_open(int32_t param);
   CoreError grad_ready(int32_t param);
+  // A rank without data: zeros for all gradients of the bundle, which is final.
+  CoreError grads_missing(int32_t bundle);
   CoreError microbatch_end();
   CoreError check_step() const;
   CoreError step();
@@ -115,6 +117,14 @@ class Core {
     return params_[static_cast<size_t>(param)].lends > 1;
   }
   bool in_microbatch() const { return in_microbatch_; }
+  bool holding() const { return holds_ > 0; }
+  // The bundle that reduces because of the last call, or -1.
+  int32_t reduces() const {
+    for (const Action& action : actions_) {
+      if (action.kind == ActionKind::kReduce) return action.bundle;
+    }
+    return -1;
+  }
   int64_t gathers() const { return gathers_; }
   int64_t prefetches() const { return prefetches_; }
   int64_t repairs() const { return repairs_; }
@@ -157,6 +167,7 @@ class Core {
   void set_fresh(int32_t bundle, bool fresh);
   void open_window(int32_t bundle);
   void reduce(int32_t bundle);
+  void reduce_zeros(int32_t bundle);
   bool used_before(int32_t bundle, size_t end) const;
   void follow_trace(int32_t unit);
   void prefetch();
@@ -172,6 +183,7 @@ class Core {
   bool in_microbatch_ = false;
   int32_t mode_ = ALQ_TRAIN;
   int32_t stale_ = 0;  // bundles that gather and are not fresh
+  int32_t holds_ = 0;  // of all units
   int64_t gathers_ = 0, prefetches_ = 0, repairs_ = 0;
 };
 

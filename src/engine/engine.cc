@@ -243,6 +243,13 @@ Status Engine::commit(void* slab) {
   ALQ_ASSIGN(scalars_,
              device_->allocate(sizeof(kernels::StepScalars), "step scalars"));
   make_shares();
+  reads_peers_ = plan_.maps() ||
+                 std::any_of(plan_.bundles.begin(), plan_.bundles.end(),
+                             [](const BundlePlan& b) { return b.gathers; });
+  ALQ_ASSIGN(log_,
+             CallLog::create(groups_.exchange,
+                             1 + 2 * static_cast<int64_t>(optimizers_.size()),
+                             deadline()));
   core_ = std::make_unique<Core>(plan_.core_shape(model_));
   for (const Unit& unit : model_.units) {
     UnitViewArrays arrays;
@@ -259,7 +266,7 @@ Status Engine::commit(void* slab) {
   }
   ALQ_TRY(choose_progress());
   committed_ = true;
-  return param_touch();
+  return touch();
 }
 
 Status Engine::need_committed(const char* call) const {
@@ -293,6 +300,7 @@ Status Engine::set_steps(int64_t steps) {
                       "between steps",
                       name_, steps);
   }
+  ALQ_TRY(record({CallKind::kStepSet, 0, 0, steps}));
   steps_ = steps;
   return {};
 }
@@ -329,6 +337,7 @@ void Engine::retire(const std::shared_ptr<Engine>& self) {
   if (executor_ == nullptr) return;
   executor_->retire(self);
   closed_ = true;
+  log_.reset();
   groups_ = {};
   mesh_.reset();
   device_.reset();
@@ -339,6 +348,7 @@ Status Engine::close(Deadline deadline) {
     closed_ = true;
     return {};
   }
+  ALQ_TRY(record(OtherCall::kClose));
   ALQ_TRY(executor_->drain(deadline));
   Coll barrier;
   barrier.kind = CollKind::kBarrier;

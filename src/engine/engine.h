@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "engine/call_log.h"
 #include "engine/executor.h"
 #include "mesh/mesh.h"
 
@@ -74,6 +75,8 @@ class Engine {
   Status trace_write(const std::string& dir, int32_t step);
   // abandon.cc
   Status abandon(Deadline deadline);
+  // join.cc
+  Status join(bool leaves, alq_join_report* report);
   Status close(Deadline deadline);
   // Before the last reference goes: operations in flight keep `self`.
   void retire(const std::shared_ptr<Engine>& self);
@@ -117,11 +120,29 @@ class Engine {
   Status explain(const CoreError& error, const char* call, int32_t unit,
                  int32_t pass) const;
   Status act(Stream* stream);
+  Status touch();
   void open_compute(int32_t unit, int32_t pass);
   void close_compute(int32_t unit, int32_t pass);
   void fill_view(int32_t unit, int32_t pass, alq_unit_view* view);
   Status check_into(int32_t unit, void* const* into) const;
   Status copy_into(int32_t unit, Stream* stream, void* const* into);
+
+  // join.cc: what is called here, for ranks that follow, and following.
+  Status record(const Call& call) {
+    // Passes of held units are no rank's business.
+    if (log_ == nullptr || following_ || core_->holding()) return {};
+    return log_->record(call);
+  }
+  Status record(OtherCall call) {
+    return record({CallKind::kOther, static_cast<int16_t>(call)});
+  }
+  Status follow(bool leaves, alq_join_report* report);
+  Status check_next(const CallLog::Next& next) const;
+  Status serve(const Call& call, int32_t author, alq_join_report* report);
+  Status serve_step(int32_t author, alq_join_report* report);
+  Status serve_read(const Call& call);
+  std::string call_text(const Call& call) const;
+  void abort_groups(const Status& reason);
 
   // param_io.cc
   Result<Part> part_of(int32_t param, int32_t what) const;
@@ -129,6 +150,8 @@ class Engine {
                 int64_t end) const;
   Status collect(const Param& param, const Part& part, int64_t begin,
                  int64_t count, std::vector<std::byte>* out);
+  Status read(int32_t param, const Part& part, std::byte* data, int64_t begin,
+              int64_t count, Dtype dtype);
   Status read_chunk(int32_t param, const Part& part, void* data, int64_t begin,
                     int64_t count, Dtype dtype);
   Status settle();
@@ -150,6 +173,7 @@ class Engine {
   int32_t param_at(int64_t element) const;
   void clear_step();
   Status check_rates(const alq_step_desc& desc) const;
+  Status record_step(const alq_step_desc& desc);
   uint64_t hash_call(const alq_step_desc& desc) const;
 
   std::shared_ptr<Context> context_;
@@ -173,6 +197,8 @@ class Engine {
   std::unique_ptr<Executor> executor_;
   std::vector<UnitViewArrays> views_;
   std::shared_ptr<StepShares> shares_;
+  std::unique_ptr<CallLog> log_;
+  bool following_ = false;           // in join: calls are those of other ranks
   std::unique_ptr<Memory> scalars_;  // StepScalars, read by optimizer kernels
 
   // The running step.
@@ -181,6 +207,7 @@ class Engine {
   double weight_sum_ = 0;
   int64_t steps_ = 0;
   int32_t replans_ = 0;
+  bool reads_peers_ = false;  // passes do: some parameters are sharded
   bool gathered_since_sync_ = false;
   bool grads_exposed_ = false;  // since this step began: they may have changed
   bool dirty_ = false;          // written since the last meeting

@@ -124,9 +124,7 @@ Status Executor::execute(const Action& action, Stream* caller,
       const Param& param = model_.params[at_index(action.arg)];
       // Zero is what this microbatch adds: earlier ones may be there already.
       if (segment_of(param).sums_in_view() && place_.index > 0) return {};
-      return fill(caller, grad(action.arg),
-                  param.count * dtype_size(segment_of(param).grad_dtype),
-                  false);
+      return zero_grad(action.arg, caller);
     }
     case ActionKind::kReduce: return reduce(action.bundle, caller);
   }
@@ -137,6 +135,17 @@ Status Executor::fill(Stream* stream, void* dst, int64_t bytes, bool nan) {
   // All bits set is a NaN in every floating type.
   kernels::FillArgs args{dst, bytes, nan ? uint64_t{0xff} : uint64_t{0}, 1};
   return launch(stream, kernels::OpCode::kFill, args);
+}
+
+// A rank that has no microbatch contributes negative zeros: the one number that
+// added to any other changes none of its bits.
+Status Executor::zero_grad(int32_t id, Stream* caller) {
+  int64_t width =
+      dtype_size(segment_of(model_.params[at_index(id)]).grad_dtype);
+  uint64_t sign = uint64_t{1} << (8 * width - 1);
+  kernels::FillArgs args{grad(id), model_.params[at_index(id)].count,
+                         place_.ghost ? sign : 0, width};
+  return launch(caller, kernels::OpCode::kFill, args);
 }
 
 Status Executor::evict(int32_t bundle) {

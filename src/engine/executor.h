@@ -37,6 +37,7 @@ struct DataGroups {
 struct MicrobatchPlace {
   int32_t index = 0;
   bool last = false;
+  bool ghost = false;  // of other ranks: nothing of this one
 };
 
 // Time the caller's thread waited for communication, and how often, since the
@@ -135,6 +136,7 @@ class Executor {
   Status make_streams();
   Status execute(const Action& action, Stream* caller, Deadline deadline);
   Status evict(int32_t bundle);
+  Status zero_grad(int32_t id, Stream* caller);
   Status communicate(Group& group, const Coll& coll, Stream* stream);
   Status gather(int32_t bundle, Stream* caller, int32_t flags);
   Status gather_segment(int32_t bundle, size_t segment, bool changed);

@@ -113,6 +113,11 @@ Status Engine::round_masters() {
 
 Status Engine::param_touch() {
   ALQ_TRY(need_committed("param_touch"));
+  if (!core_->in_microbatch()) ALQ_TRY(record({CallKind::kTouch}));
+  return touch();
+}
+
+Status Engine::touch() {
   grads_exposed_ = true;
   ALQ_TRY(settle());
   ALQ_TRY(round_masters());
@@ -138,11 +143,12 @@ Status Engine::param_write(int32_t id, int32_t what, const void* data,
                       "parameter \"{}\": cannot convert {} to {}", param.name,
                       dtype_name(dtype), dtype_name(part.dtype));
   }
+  if (!core_->in_microbatch()) ALQ_TRY(record(OtherCall::kWrite));
   ALQ_TRY(settle());
   dirty_ = true;
   ALQ_TRY(write_own(param, what, part, data, {begin, count}, dtype));
   // Held units show it at once: their passes are not collective.
-  return core_->needed() > 0 ? param_touch() : Status{};
+  return core_->needed() > 0 ? touch() : Status{};
 }
 
 // The part of [range) that this rank owns, out of data in `dtype`.
@@ -227,6 +233,7 @@ Status Engine::read_chunk(int32_t id, const Part& part, void* data,
   } else {
     ALQ_TRY(collect(param, part, begin, count, &whole));
   }
+  if (data == nullptr) return {};
   if (dtype == part.dtype) {
     std::memcpy(data, whole.data(), whole.size());
     return {};
@@ -250,12 +257,23 @@ Status Engine::param_read(int32_t id, int32_t what, void* data, int64_t begin,
                       "parameter \"{}\": cannot convert {} to {}", param.name,
                       dtype_name(part.dtype), dtype_name(dtype));
   }
+  if (!core_->in_microbatch()) {
+    // Where every rank has the whole, each reads what it likes.
+    bool whole = part.extent == Extent::kWhole;
+    ALQ_TRY(record({CallKind::kRead, static_cast<int16_t>(what), id,
+                    whole ? 0 : begin, whole ? 0 : count}));
+  }
+  return read(id, part, static_cast<std::byte*>(data), begin, count, dtype);
+}
+
+// data null: only for the others.
+Status Engine::read(int32_t id, const Part& part, std::byte* data,
+                    int64_t begin, int64_t count, Dtype dtype) {
   ALQ_TRY(settle());
   for (int64_t done = 0; done < count; done += kChunk) {
     int64_t n = std::min(kChunk, count - done);
-    ALQ_TRY(read_chunk(id, part,
-                       static_cast<std::byte*>(data) + done * dtype_size(dtype),
-                       begin + done, n, dtype));
+    std::byte* to = data == nullptr ? nullptr : data + done * dtype_size(dtype);
+    ALQ_TRY(read_chunk(id, part, to, begin + done, n, dtype));
   }
   return {};
 }

@@ -30,6 +30,7 @@ Status Engine::between_steps(const char* call) const {
 Result<std::shared_ptr<Engine>> Engine::replanned(const alq_plan_desc& desc) {
   ALQ_TRY(need_committed("plan"));
   ALQ_TRY(between_steps("a new plan is made"));
+  ALQ_TRY(record(OtherCall::kPlan));
   auto next =
       std::make_shared<Engine>(context_, device_, mesh_, name_, config_);
   next->model_.params = model_.params;
@@ -89,7 +90,7 @@ Status Engine::take_over(Engine& old, void* slab) {
   }
   steps_ = old.steps_;
   replans_ = old.replans_ + 1;
-  return param_touch();
+  return touch();
 }
 
 Status Engine::move_values(Engine& old, int32_t id, int32_t what, Dtype dtype) {

@@ -111,8 +111,8 @@ Status Engine::explain(const CoreError& error, const char* call, int32_t unit,
 // Executes what the core decided.
 Status Engine::act(Stream* stream) {
   if (core_->actions().empty()) return {};
-  ALQ_TRY(executor_->run(&core_->actions(), stream, {microbatch_ - 1, last_},
-                         deadline()));
+  ALQ_TRY(executor_->run(&core_->actions(), stream,
+                         {microbatch_ - 1, last_, following_}, deadline()));
   return executor_->used_on(stream);
 }
 
@@ -152,11 +152,18 @@ Status Engine::microbatch_begin(int32_t mode, double weight, bool last,
         name_, plan_.microbatches);
   }
   // What was written becomes visible to all.
-  if (dirty_) ALQ_TRY(param_touch());
+  if (dirty_) {
+    ALQ_TRY(record({CallKind::kTouch}));
+    ALQ_TRY(touch());
+  }
+  int32_t detail = mode | (train && last ? Call::kLast : 0);
+  if (train || reads_peers_) {
+    ALQ_TRY(record({CallKind::kMicrobatchBegin, static_cast<int16_t>(detail)}));
+  }
   CoreError error = core_->microbatch_begin(mode);
   if (!error.ok()) return explain(error, "microbatch_begin", -1, 0);
   training_ = train;
-  gathered_since_sync_ = true;
+  gathered_since_sync_ |= reads_peers_;
   if (train) {
     if (microbatch_ == 0) {
       grads_exposed_ = false;
@@ -236,6 +243,10 @@ Status Engine::unit_begin(int32_t unit, int32_t pass, Stream* stream,
   bool lend = (view->flags & ALQ_VIEW_PUSH) == 0;
   CoreError error = core_->unit_begin(unit, pass, lend);
   if (!error.ok()) return explain(error, "unit_begin", unit, pass);
+  int32_t detail = pass | (lend ? Call::kLent : 0);
+  if (reads_peers_) {
+    ALQ_TRY(record({CallKind::kUnitBegin, static_cast<int16_t>(detail), unit}));
+  }
   ALQ_TRY(act(stream));
   if (plan_.desc.memory == ALQ_MEMORY_INTO) {
     ALQ_TRY(copy_into(unit, stream, view->into));
@@ -255,6 +266,9 @@ Status Engine::unit_end(int32_t unit, int32_t pass, Stream* stream) {
   CoreError error = core_->unit_end(unit, pass);
   if (!error.ok()) return explain(error, "unit_end", unit, pass);
   close_compute(unit, pass);
+  if (reads_peers_) {
+    ALQ_TRY(record({CallKind::kUnitEnd, static_cast<int16_t>(pass), unit}));
+  }
   return act(stream);
 }
 
@@ -266,6 +280,8 @@ Status Engine::grad_ready(int32_t param, Stream* stream) {
     return explain(error, "grad_ready",
                    model_.params[static_cast<size_t>(param)].units[0], 0);
   }
+  int32_t reduced = core_->reduces();
+  if (reduced >= 0) ALQ_TRY(record({CallKind::kReduce, 0, reduced}));
   return act(stream);
 }
 
@@ -325,6 +341,9 @@ Status Engine::microbatch_end(Stream* stream) {
       close_compute(static_cast<int32_t>(u), pass);
     }
   }
+  if (core_->in_microbatch() && (training_ || reads_peers_)) {
+    ALQ_TRY(record({CallKind::kMicrobatchEnd}));
+  }
   CoreError error = core_->microbatch_end();
   if (!error.ok()) return explain(error, "microbatch_end", -1, 0);
   return act(stream);
@@ -335,7 +354,8 @@ Status Engine::unit_hold(int64_t unit) {
   bool all = unit == ALQ_UNIT_ALL;
   if (!all) ALQ_TRY(check_unit(unit));
   int32_t units = static_cast<int32_t>(model_.units.size());
-  if (dirty_) ALQ_TRY(param_touch());
+  ALQ_TRY(record(OtherCall::kHold));
+  if (dirty_) ALQ_TRY(touch());
   gathered_since_sync_ = true;
   for (int32_t u = all ? 0 : static_cast<int32_t>(unit); u < units; ++u) {
     CoreError error = core_->hold(u);

@@ -206,6 +206,20 @@ uint64_t Engine::hash_call(const alq_step_desc& desc) const {
   return XXH3_64bits_withSeed(desc.weight_decay, bytes, hash);
 }
 
+// Clip norm, learning rates, weight decays.
+Status Engine::record_step(const alq_step_desc& desc) {
+  if (log_ == nullptr || following_) return {};
+  size_t groups = optimizers_.size();
+  double* rates = log_->rates(groups_.exchange->rank());
+  rates[0] = desc.clip_norm;
+  std::copy_n(desc.lr, groups, rates + 1);
+  if (desc.weight_decay != nullptr) {
+    std::copy_n(desc.weight_decay, groups, rates + 1 + groups);
+  }
+  int16_t decays = desc.weight_decay != nullptr ? 1 : 0;
+  return record({CallKind::kStep, decays});
+}
+
 void Engine::clear_step() {
   microbatch_ = 0;
   last_ = false;
@@ -237,6 +251,7 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
   CoreError refused = core_->check_step();
   if (!refused.ok()) return explain(refused, "step", -1, 0);
   ALQ_TRY(check_rates(desc));
+  ALQ_TRY(record_step(desc));
   if (stream != nullptr) ALQ_TRY(device_->synchronize(*stream, deadline()));
   ALQ_TRY(executor_->drain(deadline()));
   int64_t begin = now_ns();

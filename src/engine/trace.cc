@@ -49,6 +49,7 @@ void Engine::close_compute(int32_t unit, int32_t pass) {
 
 Status Engine::trace_write(const std::string& dir, int32_t step) {
   ALQ_TRY(need_committed("trace_write"));
+  ALQ_TRY(record(OtherCall::kTrace));
   ALQ_TRY(executor_->drain(deadline()));
   trace::RankTrace mine;
   mine.rank = context_->rank;

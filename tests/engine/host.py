@@ -59,7 +59,8 @@ class World:
 
     def __init__(self, library, mesh="", **place):
         self.library = library
-        desc = make(_ffi.alq_open_desc, timeout_ns=TIMEOUT_S * 10**9, **place)
+        place.setdefault("timeout_ns", TIMEOUT_S * 10**9)
+        desc = make(_ffi.alq_open_desc, **place)
         self.ctx = library.make_handle("alq_open", _ffi.ALQ_ABI_VERSION,
                                        ctypes.byref(desc))
         self.rank = library.c.alq_context_rank(self.ctx)

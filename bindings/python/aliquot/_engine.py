@@ -225,11 +225,21 @@ class Engine(Handle):
     def abandon(self, timeout: Optional[float] = None) -> None:
         self._call(library().alq_engine_abandon, nanoseconds(timeout))
 
-    def join_enter(self) -> None:
-        self._call(library().alq_join_enter)
+    def join_enter(self) -> types.SimpleNamespace:
+        """This rank is out of data: serves the others until all have entered,
+        or those with data leave.  What it served: microbatches, evals, steps.
+        left: 1 if the others left; begun, last: microbatches of the step that
+        is not taken yet, and whether the last is among them."""
+        return self._join(library().alq_join_enter)
 
-    def join_leave(self) -> None:
-        self._call(library().alq_join_leave)
+    def join_leave(self) -> types.SimpleNamespace:
+        """Ends join for the ranks in it, by all that are not."""
+        return self._join(library().alq_join_leave)
+
+    def _join(self, function: Any) -> types.SimpleNamespace:
+        report = make(_ffi.alq_join_report)
+        self._call(function, ctypes.byref(report))
+        return plain(report)
 
     # ------------------------------------------------------------------ reports
 

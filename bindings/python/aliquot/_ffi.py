@@ -335,7 +335,21 @@ class alq_step_report(Structure):
     ]
 
 
-STRUCTS = (alq_error, alq_tensor, alq_open_desc, alq_stream, alq_group_stats, alq_engine_desc, alq_param_desc, alq_optimizer_desc, alq_plan_desc, alq_plan_report, alq_shard, alq_unit_view, alq_step_desc, alq_step_report)
+class alq_join_report(Structure):
+    _fields_ = [
+        ("struct_size", c_uint32),
+        ("flags", c_uint32),
+        ("microbatches", c_int64),
+        ("evals", c_int64),
+        ("steps", c_int64),
+        ("left", c_int32),
+        ("begun", c_int32),
+        ("last", c_int32),
+        ("reserved", c_uint32),
+    ]
+
+
+STRUCTS = (alq_error, alq_tensor, alq_open_desc, alq_stream, alq_group_stats, alq_engine_desc, alq_param_desc, alq_optimizer_desc, alq_plan_desc, alq_plan_report, alq_shard, alq_unit_view, alq_step_desc, alq_step_report, alq_join_report)
 
 # name: (restype, argtypes), in header order.
 FUNCTIONS = {
@@ -872,10 +886,12 @@ FUNCTIONS = {
     ]),
     "alq_join_enter": (c_int32, [
         c_void_p,  # engine
+        POINTER(alq_join_report),  # report
         POINTER(alq_error),  # err
     ]),
     "alq_join_leave": (c_int32, [
         c_void_p,  # engine
+        POINTER(alq_join_report),  # report
         POINTER(alq_error),  # err
     ]),
     "alq_engine_report": (c_int32, [

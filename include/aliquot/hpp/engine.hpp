@@ -102,8 +102,8 @@ class engine {
   void hold(int64_t unit = ALQ_UNIT_ALL) { run(alq_unit_hold, unit); }
   void unhold(int64_t unit = ALQ_UNIT_ALL) { run(alq_unit_unhold, unit); }
   void abandon(int64_t timeout_ns = 0) { run(alq_engine_abandon, timeout_ns); }
-  void join_enter() { run(alq_join_enter); }
-  void join_leave() { run(alq_join_leave); }
+  alq_join_report join_enter() { return join(alq_join_enter); }
+  alq_join_report join_leave() { return join(alq_join_leave); }
   std::string report() const {
     return detail::text(alq_engine_report, h_.get());
   }
@@ -119,6 +119,12 @@ class engine {
   template <typename Function, typename... Args>
   void run(Function f, Args... args) {
     detail::call(f, h_.get(), args...);
+  }
+  template <typename Function>
+  alq_join_report join(Function f) {
+    auto out = desc<alq_join_report>();
+    run(f, &out);
+    return out;
   }
   template <typename Function, typename... Args>
   int64_t id(Function f, Args... args) {

@@ -214,5 +214,53 @@ BOOST_AUTO_TEST_CASE(misuse_is_refused_and_changes_nothing) {
   BOOST_REQUIRE(core.microbatch_end().ok());
 }
 
+// A rank without data gets the same calls, gradients apart, and so takes the
+// same actions, in the same order.
+BOOST_AUTO_TEST_CASE(a_rank_without_gradients_acts_as_the_others) {
+  for (int32_t prefetch : {0, 1, 2}) {
+    Core with(shape_of({.units = 4, .prefetch = prefetch}));
+    Core without(shape_of({.units = 4, .prefetch = prefetch}));
+    for (int m = 0; m < 3; ++m) {
+      auto both = [&](auto call) {
+        BOOST_REQUIRE(call(with).ok());
+        BOOST_REQUIRE(call(without).ok());
+        BOOST_TEST(spell(with) == spell(without));
+      };
+      both([](Core& c) { return c.microbatch_begin(ALQ_TRAIN); });
+      for (int32_t u = 0; u < 4; ++u) {
+        both([&](Core& c) { return c.unit_begin(u, kF, true); });
+        both([&](Core& c) { return c.unit_end(u, kF); });
+      }
+      for (int32_t u = 4; u-- > 1;) {
+        both([&](Core& c) { return c.unit_begin(u, kB, true); });
+        BOOST_REQUIRE(with.grad_ready(u).ok());
+        BOOST_TEST(with.reduces() == u);
+        BOOST_REQUIRE(without.grads_missing(u).ok());
+        BOOST_TEST("Z" + std::to_string(u) + " " + spell(with) ==
+                   spell(without));
+        both([&](Core& c) { return c.unit_end(u, kB); });
+      }
+      both([](Core& c) { return c.microbatch_end(); });
+      both([](Core& c) { return c.step(); });
+    }
+  }
+}
+
+BOOST_AUTO_TEST_CASE(missing_gradients_are_given_once_and_in_training) {
+  Core core(shape_of({.frozen = {1}}));
+  BOOST_TEST((core.grads_missing(0).code == CoreCode::kNotInMicrobatch));
+  BOOST_REQUIRE(core.microbatch_begin(ALQ_EVAL).ok());
+  BOOST_TEST((core.grads_missing(0).code == CoreCode::kNotInMicrobatch));
+  BOOST_REQUIRE(core.microbatch_end().ok());
+  BOOST_REQUIRE(core.microbatch_begin(ALQ_TRAIN).ok());
+  spell(core);
+  BOOST_REQUIRE(core.grads_missing(0).ok());
+  BOOST_TEST(spell(core) == "O0 Z0 R0");
+  BOOST_TEST((core.grads_missing(0).code == CoreCode::kAlreadyReady));
+  BOOST_TEST((core.grads_missing(1).code == CoreCode::kNotTrainable));
+  BOOST_REQUIRE(core.unit_begin(0, kB, true).ok());
+  BOOST_REQUIRE(core.microbatch_end().ok());
+}
+
 }  // namespace
 }  // namespace aliquot::engine

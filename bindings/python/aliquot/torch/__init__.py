@@ -10,7 +10,7 @@
 """
 
 from . import distributed as _distributed  # registers the backend
-from ._api import (abandon, close, commit, gathered, hold,
+from ._api import (abandon, close, commit, gathered, hold, join,
                    load_sharded_state_dict, microbatch, no_sync, plan_text,
                    shard, sharded_state_dict, unshard)
 from ._clip import clip_grad_norm_
@@ -18,6 +18,7 @@ from ._optim import SGD, AdamW
 from ._world import default_context
 
 __all__ = ["AdamW", "SGD", "abandon", "clip_grad_norm_", "close", "commit",
-           "default_context", "gathered", "hold", "load_sharded_state_dict",
+           "default_context", "gathered", "hold", "join",
+           "load_sharded_state_dict",
            "microbatch", "no_sync", "plan_text", "shard",
            "sharded_state_dict", "unshard"]

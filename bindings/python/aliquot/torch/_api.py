@@ -176,6 +176,24 @@ def hold(model: nn.Module) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def join(model: nn.Module) -> Iterator[None]:
+    """Inside, ranks may have different numbers of batches: one that has no more
+    comes to the end, and there serves the others until all are there.  The mean
+    is over those that still have data.  Collective."""
+    runtime = runtime_of(model)
+    if runtime.options.optimizer == "torch":
+        raise ValueError("torch's own optimizers step on every rank; join "
+                         "needs aliquot's, which the library runs for those "
+                         "that are out of data")
+    runtime.joins = True
+    try:
+        yield
+        runtime.join()
+    finally:
+        runtime.joins = False
+
+
+@contextlib.contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
     """The root unit's parameters, and then those of any module that is used,
     hold their full values; for entry points that read parameters before they

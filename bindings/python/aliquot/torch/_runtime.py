@@ -73,6 +73,7 @@ class Runtime(Stepping):
         self.error = _ffi.alq_error(struct_size=ctypes.sizeof(_ffi.alq_error))
         self.error_ref = ctypes.byref(self.error)
         self.grads_shown = False
+        self.joins = False  # inside join(): ranks may end at any step
 
     def __deepcopy__(self, memo: Any) -> None:
         """A copy of the model is an ordinary model of what it holds."""

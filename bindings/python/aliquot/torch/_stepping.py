@@ -24,6 +24,7 @@ class Stepping:
     steps: int
     state: int
     grads_shown: bool
+    joins: bool
     clip: float
     norm_out: Any
 
@@ -78,6 +79,24 @@ class Stepping:
         rates = [0.0] * self.groups
         return self.step(rates, rates)
 
+    def join(self) -> Any:
+        """Serves the other ranks until all are here; what was served."""
+        self.finish()
+        self.hide_grads()
+        report = self.engine.join_enter()
+        self.steps += report.steps
+        if report.steps:
+            self.clear_step()
+        self.count, self.last = report.begun, bool(report.last)
+        return report
+
+    def need_all(self, what: str) -> None:
+        """For what needs every rank in ways that join does not serve."""
+        if self.joins:
+            raise failed_precondition(
+                "inside aliquot.torch.join some ranks may be out of data "
+                "already, so " + what)
+
     def abandon(self) -> None:
         self.engine.abandon()
         self.forget_step()
@@ -86,6 +105,7 @@ class Stepping:
         """Every rank does: so all are waited for, lest leaving the step ends
         the backward of one that is still in it."""
         if self.count and self.state == IDLE:
+            self.need_all("gradients cannot be dropped before the step")
             from ._grads import DATA_AXES
             self.mesh.group(DATA_AXES).barrier()
             self.abandon()
@@ -109,6 +129,8 @@ class Stepping:
     def grads_now(self) -> Any:
         """The reduced gradients; looked at between backward and step only."""
         if self.grads is None:
+            self.need_all("gradients cannot be looked at; to clip, call "
+                          "aliquot.torch.clip_grad_norm_")
             if not self.last or self.state != IDLE:
                 raise failed_precondition(
                     "gradients exist between the last backward of a step and "
