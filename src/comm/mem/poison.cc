@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "comm/mem/call.h"
+#include "comm/mem/shrink.h"
 
 namespace aliquot::mem {
 
@@ -42,6 +43,14 @@ Status poison_cause(const GroupCore& core) {
   char text[sizeof record.text];
   std::memcpy(text, record.text, sizeof text);
   text[sizeof text - 1] = '\0';
+  if (removed(core.control, core.rank)) {
+    int32_t self = core.world_rank(core.rank);
+    return make_error(ALQ_PEER_FAILED,
+                      "rank {} was removed from group \"{}\": {} without it; "
+                      "join a new world; the group had failed because {}",
+                      self, core.name, survivors_text(core), text)
+        .with_rank(self);
+  }
   return Status(record.code, text).with_rank(record.culprit);
 }
 
