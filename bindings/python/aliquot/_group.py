@@ -99,7 +99,9 @@ class Group(Handle):
         out = ctypes.c_void_p()
         guarded(self, library().alq_group_shrink, self._live(),
                 nanoseconds(timeout), ctypes.byref(out))
-        return Group(out.value, self._context)
+        group = Group(out.value, self._context)
+        self._context._shrunk(self, group)
+        return group
 
     def set_timeout(self, seconds: Optional[float]) -> None:
         """Default deadline of operations; None restores the context's."""

@@ -294,13 +294,7 @@ Status CollOp::slow_checks() {
   if (deadline_ == 0) {
     deadline_ = Deadline::after(core.timeout_ns.load()).at();
   }
-  mark_seen(core);
-  if (!said_where_ && now - started_ > kLongNs) {
-    said_where_ = true;
-    say_where(core, "waiting in " + what());
-  }
   std::vector<int32_t> late;
-  int32_t first_late = -1;
   for (int32_t q = 0; q < size && state_ != State::kTurn; ++q) {
     if (!awaits(q)) continue;
     MemberState state = core.state(q);
@@ -313,29 +307,29 @@ Status CollOp::slow_checks() {
                         what())
           .with_rank(core.world_rank(q));
     }
-    if (late.empty()) first_late = q;
     late.push_back(core.world_rank(q));
+  }
+  if (now - started_ > kLongNs) {
+    mark_seen(core, late.empty() ? -1 : late[0]);
+    if (!said_where_) say_where(core, "waiting in " + what());
+    said_where_ = true;
   }
   if (now < deadline_) return {};
   int64_t ms = (now - started_) / 1'000'000;
-  std::string seen;
-  if (first_late >= 0) {
-    seen = fmt::format(", says rank {} (rank {}: {})", core.world_rank(me),
-                       late[0], last_seen(core, first_late));
-  }
   if (state_ == State::kTurn) {
     return make_error(ALQ_DEADLINE_EXCEEDED,
                       "{} waited {} ms for earlier operations of the group",
                       what(), ms);
   }
   return make_error(ALQ_DEADLINE_EXCEEDED,
-                    "{}: rank(s) {} {} after {} ms{}; look at what they are "
-                    "doing, or allow more time",
+                    "{}: rank(s) {} {} after {} ms, says rank {}{}; look at "
+                    "what they are doing, or allow more time",
                     what(), fmt::join(late, ", "),
                     state_ == State::kArrive ? "have not arrived"
                                              : "have not finished",
-                    ms, seen)
-      .with_rank(late.empty() ? -1 : late[0]);
+                    ms, core.world_rank(me),
+                    late.empty() ? "" : late_text(core, late[0]))
+      .with_rank(late.empty() ? -1 : last_in_line(core, late[0]));
 }
 
 // An error that is not the group's yet becomes it.
@@ -369,6 +363,7 @@ Step CollOp::finish() {
   bool failed = state_ == State::kDying;
   if (said_where_) {
     say_where(core, failed ? "after giving up " + what() : "");
+    if (!failed) mark_seen(core);
   }
   state_ = State::kDone;
   counts.ops = 1;

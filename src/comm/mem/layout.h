@@ -65,6 +65,13 @@ struct alignas(64) Slot {
   alignas(64) std::byte payload[kInlineBytes];
 };
 
+// When a rank last was in an operation: coarse_ns(); and for which world rank
+// it waits there, plus 1; 0: for none, or not for long.
+struct alignas(64) Seen {
+  std::atomic<int64_t> at{0};
+  std::atomic<int32_t> awaits{0};
+};
+
 // What a rank waits in, as text for its peers' errors.  Written when a wait is
 // long, read when one is too long.  version is odd while the text changes.
 struct alignas(64) Whereabouts {
@@ -83,8 +90,8 @@ struct Member {
   Line state;     // MemberState
   Line freed;     // segments freed; see Freed
   // Of the world's block alone.
-  Line seen;        // when it last was in an operation: coarse_ns()
-  Whereabouts now;  // what it waits in
+  Seen seen;
+  Whereabouts now;
 };
 enum MemberState : uint64_t { kAbsent, kAttached, kClosed, kLeft };
 constexpr uint64_t kStateMask = 0xff;
@@ -100,7 +107,7 @@ constexpr int64_t kMaxWindows = (1 << 24) - 2;
 struct alignas(64) Poison {
   std::atomic<uint32_t> state{0};
   int32_t code, culprit;
-  char text[500];
+  char text[800];
 };
 
 // One try of the members of a failed group to agree on who goes on: shrink.h.

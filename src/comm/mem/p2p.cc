@@ -290,10 +290,10 @@ Status P2pOp::slow_checks() {
     deadline_ = Deadline::after(core_.timeout_ns.load()).at();
   }
   int32_t peer = core_.world_rank(coll_.root);
-  mark_seen(core_);
-  if (!said_where_ && now - started_ > kLongNs) {
+  if (now - started_ > kLongNs) {
+    mark_seen(core_, peer);
+    if (!said_where_) say_where(core_, "waiting in " + what());
     said_where_ = true;
-    say_where(core_, "waiting in " + what());
   }
   MemberState state = core_.state(coll_.root);
   bool came = sends_ ? channel_.taken.value.load() >= number_
@@ -308,13 +308,11 @@ Status P2pOp::slow_checks() {
   }
   if (now < deadline_) return {};
   return make_error(ALQ_DEADLINE_EXCEEDED,
-                    "{}: rank(s) {} have not arrived after {} ms, says rank {} "
-                    "(rank {}: {}); look at what they are doing, or allow more "
-                    "time",
+                    "{}: rank(s) {} have not arrived after {} ms, says rank "
+                    "{}{}; look at what they are doing, or allow more time",
                     what(), peer, (now - started_) / 1'000'000,
-                    core_.world_rank(core_.rank), peer,
-                    last_seen(core_, coll_.root))
-      .with_rank(peer);
+                    core_.world_rank(core_.rank), late_text(core_, peer))
+      .with_rank(last_in_line(core_, peer));
 }
 
 Step P2pOp::fail(Status status) {
@@ -345,6 +343,7 @@ Step P2pOp::finish() {
   bool failed = state_ == State::kDying;
   if (said_where_) {
     say_where(core_, failed ? "after giving up " + what() : "");
+    if (!failed) mark_seen(core_);
   }
   state_ = State::kDone;
   counts_.ops = 1;

@@ -20,6 +20,11 @@ void poison(const GroupCore& core, alq_status code, int32_t culprit,
     size_t length = std::min(text.size(), sizeof record.text - 1);
     std::memcpy(record.text, text.data(), length);
     record.text[length] = '\0';
+    // Recorded before anyone knows: a launcher may end this process as soon as
+    // the others have failed.  Who aborts records what it does next itself.
+    if (code != ALQ_ABORTED) {
+      record_failure(core, Status(code, text).with_rank(culprit));
+    }
     record.state.store(2);
   }
   core.ring_peers();

@@ -176,7 +176,7 @@ class Watchdog {
         fmt::format("rank {} (process {}) has been stopped for {} ms (a stop "
                     "signal), {}{}; end it, or continue it within {} ms",
                     core.world_rank(q), core.pid(q), ns / 1'000'000,
-                    last_seen(core, q), last_call(core, q),
+                    last_seen(core, core.world_rank(q)), last_call(core, q),
                     core.world->context->scaled(kStopLimitNs) / 1'000'000));
   }
 
@@ -184,12 +184,13 @@ class Watchdog {
     // Who closed or left in order is found by those who wait for it.
     MemberState state = core.state(q);
     if (state == kClosed || state == kLeft) return;
-    poison(core, ALQ_PEER_FAILED, core.world_rank(q),
-           fmt::format("rank {} (process {}) died or exited without closing "
-                       "group \"{}\", {}{}; restart the job or shrink the "
-                       "group",
-                       core.world_rank(q), core.pid(q), core.name,
-                       last_seen(core, q), last_call(core, q)));
+    poison(
+        core, ALQ_PEER_FAILED, core.world_rank(q),
+        fmt::format("rank {} (process {}) died or exited without closing "
+                    "group \"{}\", {}{}; restart the job or shrink the "
+                    "group",
+                    core.world_rank(q), core.pid(q), core.name,
+                    last_seen(core, core.world_rank(q)), last_call(core, q)));
   }
 
   std::mutex mutex_;

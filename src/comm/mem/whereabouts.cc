@@ -8,6 +8,7 @@
 namespace aliquot::mem {
 namespace {
 
+constexpr int64_t kFreshNs = 1'000'000'000;
 constexpr size_t kText = Whereabouts::kWords * sizeof(uint64_t);
 
 // Text of a rank, or "" while it changes.
@@ -38,9 +39,35 @@ void say_where(const GroupCore& core, const std::string& what) {
   to.version.store(version + 2);
 }
 
-std::string last_seen(const GroupCore& core, int32_t q) {
-  const Member& member = core.world->control.member(core.world_rank(q));
-  auto at = static_cast<int64_t>(member.seen.value.load());
+int32_t last_in_line(const GroupCore& core, int32_t world_rank) {
+  uint64_t passed = uint64_t{1} << core.world->rank;
+  int32_t at = world_rank;
+  for (;;) {
+    if ((passed >> at & 1) != 0) return world_rank;
+    passed |= uint64_t{1} << at;
+    const Seen& seen = core.world->control.member(at).seen;
+    int32_t next = seen.awaits.load() - 1;
+    // Who waits looks up now and then; older news may be over.
+    if (coarse_ns() - seen.at.load() > kFreshNs) return at;
+    if (next < 0 || next >= core.world->size) return at;
+    at = next;
+  }
+}
+
+std::string late_text(const GroupCore& core, int32_t world_rank) {
+  std::string text =
+      fmt::format(" (rank {}: {}", world_rank, last_seen(core, world_rank));
+  int32_t last = last_in_line(core, world_rank);
+  if (last != world_rank) {
+    text += fmt::format("; the last it waits for is rank {}: {}", last,
+                        last_seen(core, last));
+  }
+  return text + ")";
+}
+
+std::string last_seen(const GroupCore& core, int32_t world_rank) {
+  const Member& member = core.world->control.member(world_rank);
+  int64_t at = member.seen.at.load();
   if (at == 0) return "it was never seen in an operation";
   std::string text = fmt::format(
       "last seen {} ms ago", std::max<int64_t>(0, now_ns() - at) / 1'000'000);

@@ -9,18 +9,25 @@
 
 namespace aliquot::mem {
 
-// This rank is in the library now.
-inline void mark_seen(const GroupCore& core) {
-  core.world->control.member(core.world->rank)
-      .seen.value.store(static_cast<uint64_t>(coarse_ns()),
-                        std::memory_order_relaxed);
+// This rank is in an operation now; awaits: the world rank it waits for, or -1.
+inline void mark_seen(const GroupCore& core, int32_t awaits = -1) {
+  Seen& seen = core.world->control.member(core.world->rank).seen;
+  seen.at.store(coarse_ns(), std::memory_order_relaxed);
+  seen.awaits.store(awaits + 1, std::memory_order_relaxed);
 }
 
 // What this rank does: "waiting in ...", "after giving up ...", or "".
 void say_where(const GroupCore& core, const std::string& what);
 
-// "last seen 12 ms ago, waiting in ..." of member q.
-std::string last_seen(const GroupCore& core, int32_t q);
+// "last seen 12 ms ago, waiting in ..." of a world rank.
+std::string last_seen(const GroupCore& core, int32_t world_rank);
+
+// Who is to blame when this rank waits for `world_rank`: if that one waits for
+// another, and so on, the last of the line.  In a circle it is the first one.
+int32_t last_in_line(const GroupCore& core, int32_t world_rank);
+
+// " (rank 3: last seen ..., waiting ...; the last it waits for is rank 2: ...)"
+std::string late_text(const GroupCore& core, int32_t world_rank);
 
 // What member q, whose process ended or stopped, announced last in this group:
 // ", in operation 7 (all_reduce(100 x f32, sum), "unit")", or "".
