@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -163,6 +164,8 @@ void run_processes(Board* board, const RanksOptions& options, int32_t each,
     int32_t last = std::min(first + each, options.size);
     pid_t pid = fork();
     if (pid == 0) {
+      // A test that is killed leaves nobody behind, stopped ranks neither.
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (each == 1) {
         run_one(board, options, first, body);
       } else {

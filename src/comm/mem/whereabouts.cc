@@ -1,5 +1,7 @@
 #include "comm/mem/whereabouts.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -9,18 +11,26 @@ namespace aliquot::mem {
 namespace {
 
 constexpr int64_t kFreshNs = 1'000'000'000;
+constexpr int kTries = 1000;
 constexpr size_t kText = Whereabouts::kWords * sizeof(uint64_t);
 
-// Text of a rank, or "" while it changes.
+// Text of a rank; a change of it is waited for, unless its writer is no more.
 std::string read_where(const Whereabouts& from) {
-  uint64_t version = from.version.load();
-  uint64_t words[Whereabouts::kWords];
-  for (int i = 0; i < Whereabouts::kWords; ++i) words[i] = from.text[i].load();
-  if (version % 2 != 0 || from.version.load() != version) return "";
-  char text[kText + 1];
-  std::memcpy(text, words, kText);
-  text[kText] = '\0';
-  return text;
+  for (int i = 0; i < kTries; ++i) {
+    uint64_t version = from.version.load();
+    uint64_t words[Whereabouts::kWords];
+    for (int w = 0; w < Whereabouts::kWords; ++w)
+      words[w] = from.text[w].load();
+    if (version % 2 != 0 || from.version.load() != version) {
+      sched_yield();
+      continue;
+    }
+    char text[kText + 1];
+    std::memcpy(text, words, kText);
+    text[kText] = '\0';
+    return text;
+  }
+  return "";
 }
 
 }  // namespace

@@ -155,11 +155,18 @@ void init(Rank& rank, const Run& run) {
   wait_for(rank, kSurvivorsDone, run.size - 1);
 }
 
+void all_meet(Rank& rank) {
+  rank.shared(kMet).fetch_add(1);
+  wait_for(rank, kMet, rank.size);
+}
+
 void split(Rank& rank, const Run& run) {
   Exercise exercise(rank, run.op, run.shape);
   for (int i = 0; i < 2; ++i) {
     rank.check_ok(exercise.call(*rank.group), "before the split");
   }
+  // Messages of others may still be on their way when a rank is through.
+  all_meet(rank);
   bool refused = run.place == "group.attach:2=error";
   if (rank.rank == run.victim && run.place == "leave") return;
   int64_t start = now_ns();
@@ -177,6 +184,7 @@ void close(Rank& rank, const Run& run) {
   for (int i = 0; i < 2; ++i) {
     rank.check_ok(exercise.call(*rank.group), "before the close");
   }
+  all_meet(rank);
   if (rank.rank == run.victim && run.place == "leave") return;
   int64_t start = now_ns();
   Status status = rank.group->close(in_ms(5000));

@@ -6,8 +6,8 @@
 namespace aliquot::test {
 
 // Counters of Rank::shared.
-constexpr int kSurvivorsDone = 0, kVictimsDone = 1, kPids = 10, kMembers = 20,
-              kWorstNs = 50;
+constexpr int kSurvivorsDone = 0, kVictimsDone = 1, kMet = 2, kPids = 10,
+              kMembers = 20, kWorstNs = 50;
 
 RanksOptions options_of(const Run& run);
 void play(Rank& rank, const Run& run);
