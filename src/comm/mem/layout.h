@@ -61,7 +61,7 @@ struct alignas(64) Slot {
   std::atomic<uint64_t> seq{0};
   Call call;
   Location src, dst;
-  char label[24];  // of the call; the end of a long one
+  char label[16];  // of the call; the end of a long one
   alignas(64) std::byte payload[kInlineBytes];
 };
 
