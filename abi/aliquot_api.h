@@ -77,6 +77,8 @@ struct alq_api {
                                 alq_error* err);
   alq_status (*alq_group_close)(alq_group* group, int64_t timeout_ns,
                                 alq_error* err);
+  alq_status (*alq_group_shrink)(alq_group* group, int64_t timeout_ns,
+                                 alq_group** out, alq_error* err);
   void (*alq_group_release)(alq_group* group);
   alq_status (*alq_group_all_reduce)(alq_group* group, const void* src,
                                      void* dst, int64_t count, alq_dtype dtype,

@@ -51,6 +51,7 @@ constexpr alq_api kTable = {
     alq_group_get_stats,
     alq_group_abort,
     alq_group_close,
+    alq_group_shrink,
     alq_group_release,
     alq_group_all_reduce,
     alq_group_all_gather,

@@ -303,6 +303,15 @@ alq_status alq_group_close(alq_group* group, int64_t timeout_ns,
   return 0;
 }
 
+alq_status alq_group_shrink(alq_group* group, int64_t timeout_ns,
+                            alq_group** out, alq_error* err) {
+  (void)group;
+  (void)timeout_ns;
+  (void)out;
+  (void)err;
+  return 0;
+}
+
 void alq_group_release(alq_group* group) {
   (void)group;
 }

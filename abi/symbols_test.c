@@ -55,6 +55,7 @@ static const struct {
     {"alq_group_get_stats", (any_function)alq_group_get_stats},
     {"alq_group_abort", (any_function)alq_group_abort},
     {"alq_group_close", (any_function)alq_group_close},
+    {"alq_group_shrink", (any_function)alq_group_shrink},
     {"alq_group_release", (any_function)alq_group_release},
     {"alq_group_all_reduce", (any_function)alq_group_all_reduce},
     {"alq_group_all_gather", (any_function)alq_group_all_gather},
@@ -164,6 +165,7 @@ static void check_slots(const alq_api* api) {
   SLOT(alq_group_get_stats);
   SLOT(alq_group_abort);
   SLOT(alq_group_close);
+  SLOT(alq_group_shrink);
   SLOT(alq_group_release);
   SLOT(alq_group_all_reduce);
   SLOT(alq_group_all_gather);

@@ -366,7 +366,7 @@ ALQ_API void alq_buffer_release(alq_buffer* buffer);
  * itself; integers wrap), and round once.  The result depends on nothing else.
  *
  * After an error a group is poisoned: every later call returns GROUP_POISONED
- * with the first cause. */
+ * with the first cause.  alq_group_shrink makes a new group of the survivors. */
 typedef struct alq_group alq_group;
 
 typedef int32_t alq_reduce_op;
@@ -426,6 +426,25 @@ ALQ_API alq_status alq_group_abort(alq_group* group, const char* reason,
 /* Thread: collective.  Blocks: until deadline. */
 ALQ_API alq_status alq_group_close(alq_group* group, int64_t timeout_ns,
                                    alq_error* err);
+/* After a failure: the members that are alive and call this get a group without
+ * the others, in the order of their old ranks and of the next generation: it
+ * has the old name with "#generation".  Members that have not called are waited
+ * for until timeout_ns is nearly over, except those that died, left or have been
+ * stopped.  All who get the group have the same members, whoever dies
+ * meanwhile; who can not be among them gets an error.
+ *
+ * The old group stays poisoned.  A member that was taken for dead and comes
+ * later has been removed: all that it does on the old group, and on groups that
+ * were split from it, fails and says so, and nothing that it writes reaches the
+ * new group.  Groups of survivors alone stay as they are.  If the group was the
+ * context's world, the new one takes its place in alq_group_world,
+ * alq_mesh_create and alq_close; world ranks remain what they were.
+ * Errors: FAILED_PRECONDITION (the group is well: abort it first; or was shrunk
+ *   before), PEER_FAILED (this rank was removed), DEADLINE_EXCEEDED (this rank
+ *   is out), RESOURCE_EXHAUSTED (on all: try again).
+ * Thread: collective over the survivors.  Blocks: until deadline. */
+ALQ_API alq_status alq_group_shrink(alq_group* group, int64_t timeout_ns,
+                                    alq_group** out, alq_error* err);
 /* Thread: any.  Blocks: never. */
 ALQ_API void alq_group_release(alq_group* group);
 

@@ -157,7 +157,8 @@ Result<std::vector<Bytes>> exchange(const Place& place,
   } else {
     ALQ_ASSIGN(bootstrap, store_bootstrap(place, deadline));
   }
-  return bootstrap->all_gather("world", std::move(mine), deadline);
+  return bootstrap->all_gather(exchange_key("world", place.generation),
+                               std::move(mine), deadline);
 }
 
 Flight::Names call_names() {
@@ -305,7 +306,7 @@ alq_status alq_close(alq_context* ctx, int64_t timeout_ns, alq_error* err) {
     for (auto& [handle, stream] : streams) {
       ALQ_TRY(state->device->synchronize(*stream, deadline));
     }
-    ALQ_TRY(state->world->close(deadline));
+    ALQ_TRY(state->living_world()->close(deadline));
     state->closed = true;
     if (state->context->flight != nullptr) state->context->flight->close();
     return {};

@@ -36,7 +36,7 @@ alq_status alq_group_world(alq_context* ctx, alq_group** out, alq_error* err) {
     *out = nullptr;
     ALQ_ASSIGN(ContextState * state, resolve(ctx));
     ALQ_TRY(need_world(*state));
-    *out = make_group(pool<alq_context>().share(ctx), state->world);
+    *out = make_group(pool<alq_context>().share(ctx), state->living_world());
     return {};
   });
 }
@@ -144,12 +144,35 @@ alq_status alq_group_close(alq_group* group, int64_t timeout_ns,
       return make_error(ALQ_INVALID_ARGUMENT, "timeout_ns {} is negative",
                         timeout_ns);
     }
-    if (state->group == state->ctx->world) {
+    if (state->group == state->ctx->living_world()) {
       return make_error(ALQ_INVALID_ARGUMENT,
                         "the world is closed with its context: alq_close");
     }
     return state->group->close(Deadline::after(
         timeout_ns > 0 ? timeout_ns : state->group->timeout_ns()));
+  });
+}
+
+alq_status alq_group_shrink(alq_group* group, int64_t timeout_ns,
+                            alq_group** out, alq_error* err) {
+  return guard(err, [&]() -> Status {
+    ALQ_TRY(check_out(out, "group"));
+    *out = nullptr;
+    ALQ_ASSIGN(GroupState * state, resolve(group));
+    if (timeout_ns < 0) {
+      return make_error(ALQ_INVALID_ARGUMENT, "timeout_ns {} is negative",
+                        timeout_ns);
+    }
+    ALQ_TRY(need_world(*state->ctx));
+    ALQ_ASSIGN(std::shared_ptr<Group> survivors,
+               state->group->shrink(Deadline::after(
+                   timeout_ns > 0 ? timeout_ns : state->group->timeout_ns())));
+    if (state->group == state->ctx->living_world()) {
+      std::lock_guard lock(state->ctx->mutex);
+      state->ctx->shrunk_world = survivors;
+    }
+    *out = make_group(state->ctx, std::move(survivors));
+    return {};
   });
 }
 

@@ -17,11 +17,12 @@ alq_status alq_mesh_create(alq_context* ctx, const char* spec, alq_mesh** out,
       return make_error(ALQ_FAILED_PRECONDITION, "the context is {}",
                         state->closed ? "closed" : "not connected");
     }
+    std::shared_ptr<Group> world = state->living_world();
     ALQ_ASSIGN(std::vector<Axis> axes,
-               parse_mesh(spec == nullptr ? "" : spec, state->context->size));
+               parse_mesh(spec == nullptr ? "" : spec, world->size()));
     auto mesh = std::make_shared<MeshState>();
     mesh->ctx = pool<alq_context>().share(ctx);
-    mesh->mesh = std::make_shared<Mesh>(state->world, std::move(axes));
+    mesh->mesh = std::make_shared<Mesh>(std::move(world), std::move(axes));
     *out = pool<alq_mesh>().make(std::move(mesh));
     return {};
   });
@@ -36,7 +37,7 @@ int32_t alq_mesh_axis_size(const alq_mesh* mesh, const char* axis) {
 int32_t alq_mesh_coordinate(const alq_mesh* mesh, const char* axis) {
   MeshState* state = pool<alq_mesh>().get(mesh);
   if (state == nullptr || axis == nullptr) return -1;
-  return state->mesh->coordinate(axis, state->ctx->context->rank);
+  return state->mesh->coordinate(axis, state->mesh->world()->rank());
 }
 
 alq_status alq_mesh_group(alq_mesh* mesh, const char* axes, alq_group** out,
@@ -60,7 +61,7 @@ alq_status alq_mesh_ranks(const alq_mesh* mesh, const char* axes, int32_t rank,
                           alq_error* err) {
   return guard(err, [&]() -> Status {
     ALQ_ASSIGN(MeshState * state, resolve(mesh));
-    int32_t world = state->ctx->context->size;
+    int32_t world = state->mesh->world()->size();
     if (rank < 0 || rank >= world) {
       return make_error(ALQ_OUT_OF_RANGE, "no rank {} in a world of {}", rank,
                         world);

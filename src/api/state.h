@@ -18,12 +18,19 @@ struct ContextState {
   std::shared_ptr<Context> context;
   std::shared_ptr<CpuDevice> device;
   std::unique_ptr<MemJoin> join;  // BYTES: until connected
-  std::shared_ptr<Group> world;
-  std::string bootstrap;  // how the ranks met, for runtime_info
+  std::shared_ptr<Group> world;   // the first one, of all ranks
+  std::string bootstrap;          // how the ranks met, for runtime_info
   bool closed = false;
   uint64_t stamp = 0;  // fork_stamp() of the opening process
-  std::mutex mutex;    // guards streams
+  std::mutex mutex;    // guards what follows
   std::map<void*, std::shared_ptr<Stream>> streams;
+  std::shared_ptr<Group> shrunk_world;  // what is left of it, once it failed
+
+  // The world as it is now.
+  std::shared_ptr<Group> living_world() {
+    std::lock_guard lock(mutex);
+    return shrunk_world != nullptr ? shrunk_world : world;
+  }
 };
 
 struct EventState {

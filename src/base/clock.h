@@ -14,6 +14,13 @@ inline int64_t now_ns() {
   return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
 }
 
+// The same clock as it was at its last tick, some ms ago at most; a few ns.
+inline int64_t coarse_ns() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+  return int64_t{t.tv_sec} * 1'000'000'000 + t.tv_nsec;
+}
+
 class Deadline {
  public:
   static Deadline after(int64_t ns) {

@@ -14,6 +14,9 @@ const std::vector<std::string_view> kFaultPoints = {
     "group.attach",      // before a rank maps its group's control block
     "group.split",       // on entry of split
     "group.close",       // on entry of close
+    "shrink.join",       // before a rank says that it takes part in a shrink
+    "shrink.make",       // it is decided who goes on
+    "shrink.commit",     // the new control block is mapped
     "coll.issue",        // before an operation is posted
     "coll.posted",       // posted, no data moved yet
     "coll.data",         // before each block of data

@@ -131,6 +131,11 @@ class Group {
                                                std::string name,
                                                Deadline deadline) = 0;
 
+  // After a failure: the members that are alive and call this get a group of
+  // the next generation without the others.  All who get it have the same
+  // members.
+  virtual Result<std::shared_ptr<Group>> shrink(Deadline deadline) = 0;
+
   // Do all members share one host, so that allocate_common works?
   virtual bool common_memory() const = 0;
 

@@ -157,6 +157,28 @@ BOOST_AUTO_TEST_CASE(splits_and_meshes) {
   });
 }
 
+BOOST_AUTO_TEST_CASE(survivors_shrink_the_world) {
+  on_ranks("shrink", 3, [](alq::context& ctx) {
+    alq::group world = ctx.world();
+    std::vector<float> x(ctx.rank() == 1 ? 8u : 9u, 1.0f);
+    try {
+      world.all_reduce(std::span(x));
+      require(false, "different counts were accepted");
+    } catch (const alq::error& e) {
+      require(e.code() == ALQ_RANK_MISMATCH, e.what());
+    }
+    alq::group again = world.shrink(int64_t{20} * 1'000'000'000);
+    require(again.size() == 3 && again.rank() == ctx.rank(), "all go on");
+    std::vector<float> y(9, 1.0f);
+    again.all_reduce(std::span(y));
+    require(y[8] == 3, "sum");
+    std::vector<float> z = {1};
+    ctx.world().all_reduce(std::span(z));
+    require(z[0] == 3, "the context's world is the new group");
+    require(ctx.make_mesh().axis_size("dp_shard") == 3, "mesh");
+  });
+}
+
 BOOST_AUTO_TEST_CASE(point_to_point) {
   on_ranks("point", 2, [](alq::context& ctx) {
     alq::group world = ctx.world();

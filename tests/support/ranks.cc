@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,8 @@
 #include <cstring>
 #include <fstream>
 #include <thread>
+
+#include "comm/bootstrap/bootstrap.h"
 
 namespace aliquot::test {
 namespace {
@@ -37,15 +40,46 @@ Board* make_board() {
 
 void nap() { usleep(200); }
 
+Result<std::vector<std::string>> meet(Rank& rank, const RanksOptions& options,
+                                      const std::string& mine) {
+  if (options.store.empty()) return rank.exchange(mine);
+  aliquot::Place place;
+  place.rank = place.local_rank = rank.rank;
+  place.size = place.local_size = rank.size;
+  place.address = options.store;
+  place.secret = "of this run";
+  Deadline deadline = rank.context->deadline(0);
+  ALQ_TRY(rank.context->faults.point("bootstrap.gather"));
+  ALQ_ASSIGN(auto store, store_bootstrap(place, deadline));
+  if (options.killed_in_store == rank.rank) raise(SIGKILL);
+  return store->all_gather(exchange_key("world", 0), mine, deadline);
+}
+
+Flight::Names call_names() {
+  Flight::Names names;
+  for (int32_t k = 0; k <= static_cast<int32_t>(CollKind::kRecv); ++k) {
+    names.kinds.emplace_back(coll_name(static_cast<CollKind>(k)));
+  }
+  for (Dtype d = 0; d <= ALQ_F8E5M2; ++d) {
+    names.dtypes.emplace_back(dtype_size(d) == 0 ? "" : dtype_name(d));
+  }
+  return names;
+}
+
 Status join(Rank& rank, const RanksOptions& options) {
   rank.context->timeout_ns = options.deadline_ms * 1'000'000;
   rank.context->time_scale = options.time_scale;
   ALQ_TRY(rank.context->faults.arm(options.faults));
+  if (!options.flight_dir.empty()) {
+    ALQ_ASSIGN(
+        rank.context->flight,
+        Flight::create(options.flight_dir, rank.rank, rank.size, call_names()));
+  }
   ALQ_ASSIGN(rank.device, cpu_device(rank.context, options.progress));
   if (!options.join) return {};
   ALQ_ASSIGN(auto mem_join,
              MemJoin::create(rank.context, rank.device, options.cma));
-  auto blobs = rank.exchange(mem_join->blob());
+  ALQ_ASSIGN(auto blobs, meet(rank, options, mem_join->blob()));
   ALQ_ASSIGN(rank.group, mem_join->connect(blobs, rank.context->deadline(0)));
   return {};
 }
@@ -130,6 +164,8 @@ void run_processes(Board* board, const RanksOptions& options, int32_t each,
     int32_t last = std::min(first + each, options.size);
     pid_t pid = fork();
     if (pid == 0) {
+      // A test that is killed leaves nobody behind, stopped ranks neither.
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
       if (each == 1) {
         run_one(board, options, first, body);
       } else {
@@ -230,6 +266,9 @@ RanksResult run_ranks(const RanksOptions& options,
   for (size_t i = 0; i < result.ranks.size(); ++i) {
     result.ranks[i].finished = board->places[i].finished.load() == 1;
     result.ranks[i].failures = board->places[i].failures;
+  }
+  for (auto& counter : board->counters) {
+    result.counters.push_back(counter.load());
   }
   munmap(board, sizeof(Board));
   return result;

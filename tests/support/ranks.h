@@ -44,6 +44,11 @@ struct RanksOptions {
   std::string faults;            // armed before the join
   bool cma = true;               // may read other processes' memory
   bool join = true;              // false: rank.group stays null
+  // "host:port" of a store that rank 0 serves and the ranks meet at; "": they
+  // meet in memory of the test.
+  std::string store = {};
+  int32_t killed_in_store = -1;  // this rank, between join and exchange
+  std::string flight_dir = {};   // where every rank keeps a flight recorder
 };
 
 inline RanksOptions options(int32_t size, RankKind kind) {
@@ -90,7 +95,8 @@ struct RankOutcome {
 struct RanksResult {
   std::vector<RankOutcome> ranks;
   bool timed_out = false;
-  int left_children = 0;  // processes that were not reaped
+  int left_children = 0;          // processes that were not reaped
+  std::vector<int64_t> counters;  // Rank::shared, at the end
   bool ok() const;
   std::string text() const;
 };

@@ -83,6 +83,11 @@ class Context(Handle):
             self._world = weakref.ref(group)
         return group
 
+    def _shrunk(self, old: Group, new: Group) -> None:
+        """If the old group was the world, the new one is."""
+        if self._world and self._world() is old:
+            self._world = weakref.ref(new)
+
     def mesh(self, spec: Spec = "") -> Mesh:
         """Named axes over the ranks: "dp_replicate=2,dp_shard=-1" or a dict.
         Collective."""

@@ -550,6 +550,12 @@ FUNCTIONS = {
         c_int64,  # timeout_ns
         POINTER(alq_error),  # err
     ]),
+    "alq_group_shrink": (c_int32, [
+        c_void_p,  # group
+        c_int64,  # timeout_ns
+        POINTER(c_void_p),  # out
+        POINTER(alq_error),  # err
+    ]),
     "alq_group_release": (None, [
         c_void_p,  # group
     ]),

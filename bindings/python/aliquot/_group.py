@@ -91,6 +91,18 @@ class Group(Handle):
                 None if name is None else name.encode(), ctypes.byref(out))
         return Group(out.value, self._context) if out.value else None
 
+    def shrink(self, timeout: Optional[float] = None) -> "Group":
+        """After a failure: a group of the members that are alive and call this,
+        in the order of their old ranks.  Raises on a rank that was removed.
+
+        The shrunk world of a context is its world from then on."""
+        out = ctypes.c_void_p()
+        guarded(self, library().alq_group_shrink, self._live(),
+                nanoseconds(timeout), ctypes.byref(out))
+        group = Group(out.value, self._context)
+        self._context._shrunk(self, group)
+        return group
+
     def set_timeout(self, seconds: Optional[float]) -> None:
         """Default deadline of operations; None restores the context's."""
         check(library().alq_group_set_timeout, self._live(),

@@ -30,6 +30,12 @@ class group {
     if (!out) return std::nullopt;
     return group(out.release());
   }
+  // After a failure: a group of the survivors.
+  group shrink(int64_t timeout_ns = 0) {
+    alq_group* out = nullptr;
+    detail::call(alq_group_shrink, h_.get(), timeout_ns, &out);
+    return group(out);
+  }
   void set_timeout(int64_t ns) {
     detail::call(alq_group_set_timeout, h_.get(), ns);
   }

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/clock.h"
@@ -11,6 +12,10 @@
 namespace aliquot {
 
 using Bytes = std::string;  // opaque bytes
+
+// Names an exchange: what for and of which generation, so that a rank of an
+// earlier one is told apart.
+std::string exchange_key(std::string_view name, uint64_t generation);
 
 class Bootstrap {
  public:
@@ -32,7 +37,8 @@ struct Place {
   // port and the others look for it; empty in a world of one.
   std::string address;
   std::string secret;
-  std::string source;  // "aliquot", "torchrun", "none"
+  std::string source;       // "aliquot", "torchrun", "none"
+  uint64_t generation = 0;  // how often the job was started again
 };
 
 // ALIQUOT_RANK, _WORLD_SIZE, _LOCAL_RANK, _LOCAL_SIZE, _STORE ("host:port"),

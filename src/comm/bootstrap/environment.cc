@@ -248,6 +248,10 @@ Result<Place> place_from(const Source& source, const Numbers& n) {
   p.size = *n.size;
   p.local_rank = n.local_rank.value_or(0);
   p.local_size = n.local_size.value_or(p.size == 1 ? 1 : 0);
+  // torchrun counts its restarts; text that is no number is none.
+  std::string restart = get("TORCHELASTIC_RESTART_COUNT").value_or("0");
+  std::from_chars(restart.data(), restart.data() + restart.size(),
+                  p.generation);
   ALQ_TRY(check_ranges(source, p));
   if (p.size > 1) ALQ_TRY(fill_store(source, n, &p));
   return p;

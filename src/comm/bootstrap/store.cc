@@ -20,6 +20,10 @@ class Alone final : public Bootstrap {
 
 }  // namespace
 
+std::string exchange_key(std::string_view name, uint64_t generation) {
+  return fmt::format("{}@{}", name, generation);
+}
+
 Result<std::unique_ptr<Bootstrap>> store_bootstrap(const Place& place,
                                                    Deadline deadline) {
   if (place.size < 1 || place.size > kMaxWorld || place.rank < 0 ||

@@ -83,10 +83,7 @@ Status CollOp::resolve(Location Slot::*which) {
                           core.world_rank(q))
             .with_rank(core.world_rank(q));
       }
-      ALQ_ASSIGN(
-          std::byte * data,
-          core.world->maps.find({at.pid, at.fd, at.nonce, at.segment_bytes},
-                                core.world_rank(q)));
+      ALQ_ASSIGN(std::byte * data, map_peer(core, q, at));
       base[q] = data + at.offset;
     }
   }

@@ -6,6 +6,7 @@
 #include "comm/mem/algorithms.h"
 #include "comm/mem/call.h"
 #include "comm/mem/poison.h"
+#include "comm/mem/whereabouts.h"
 
 namespace aliquot::mem {
 namespace {
@@ -18,6 +19,8 @@ constexpr int64_t kStageCopies = int64_t{128} << 10;
 // How long a failed operation waits for threads of its own process that still
 // read its memory; they stop at the next block.
 constexpr int64_t kDyingNs = 1'000'000'000;
+// From here on a wait is worth telling the peers.
+constexpr int64_t kLongNs = 2'000'000;
 
 }  // namespace
 
@@ -108,6 +111,8 @@ void CollOp::announce() {
   if (size == 1) return;
   Slot& slot = core.control.slot(me, number);
   slot.call = call_;
+  set_label(slot, coll.label);
+  mark_seen(core);
   if (inlined_) {
     counted_copy(*this, slot.payload, coll.src, readable_bytes(), false);
   } else {
@@ -198,6 +203,8 @@ Status CollOp::compare() {
     if (same_call(first, other)) continue;
     std::string a = call_text(first), b = call_text(other);
     if (a == b) b += " with other counts";
+    a += label_text(slot(0).label);
+    b += label_text(slot(q).label);
     return make_error(ALQ_RANK_MISMATCH,
                       "operation {} of group \"{}\": rank {} called {}, rank "
                       "{} called {}; all ranks must make the same calls in the "
@@ -257,6 +264,8 @@ Step CollOp::run() {
   if (step != Step::kDone) return step;
   status = core.world->context->faults.point("coll.done");
   if (!status.ok()) return fail(std::move(status));
+  // A group that failed meanwhile has let go of the memory that was read.
+  if (mapped_ && poisoned(core)) return fail({});
   if (run_ == algorithm(coll.kind).direct && size > 1) {
     publish(&Member::done, number);
   }
@@ -271,16 +280,17 @@ Step CollOp::waiting(bool slow) {
   return status.ok() ? Step::kWaiting : fail(std::move(status));
 }
 
+std::string CollOp::what() const {
+  return fmt::format("operation {} ({}{}) of group \"{}\"", number,
+                     call_text(call_), label_text(coll.label), core.name);
+}
+
 Status CollOp::slow_checks() {
   int64_t now = now_ns();
   if (started_ == 0) started_ = now;
   if (deadline_ == 0) {
     deadline_ = Deadline::after(core.timeout_ns.load()).at();
   }
-  std::string what =
-      fmt::format("operation {} ({}{}{}{}) of group \"{}\"", number,
-                  call_text(call_), *coll.label != '\0' ? ", \"" : "",
-                  coll.label, *coll.label != '\0' ? "\"" : "", core.name);
   std::vector<int32_t> late;
   for (int32_t q = 0; q < size && state_ != State::kTurn; ++q) {
     if (!awaits(q)) continue;
@@ -291,26 +301,32 @@ Status CollOp::slow_checks() {
                         core.world_rank(q),
                         state == kLeft ? "left (released its context)"
                                        : "closed the group",
-                        what)
+                        what())
           .with_rank(core.world_rank(q));
     }
     late.push_back(core.world_rank(q));
+  }
+  if (now - started_ > kLongNs) {
+    mark_seen(core, late.empty() ? -1 : late[0]);
+    if (!said_where_) say_where(core, "waiting in " + what());
+    said_where_ = true;
   }
   if (now < deadline_) return {};
   int64_t ms = (now - started_) / 1'000'000;
   if (state_ == State::kTurn) {
     return make_error(ALQ_DEADLINE_EXCEEDED,
                       "{} waited {} ms for earlier operations of the group",
-                      what, ms);
+                      what(), ms);
   }
   return make_error(ALQ_DEADLINE_EXCEEDED,
-                    "{}: rank(s) {} {} after {} ms; look at what they are "
-                    "doing, or allow more time",
-                    what, fmt::join(late, ", "),
+                    "{}: rank(s) {} {} after {} ms, says rank {}{}; look at "
+                    "what they are doing, or allow more time",
+                    what(), fmt::join(late, ", "),
                     state_ == State::kArrive ? "have not arrived"
                                              : "have not finished",
-                    ms)
-      .with_rank(late.empty() ? -1 : late[0]);
+                    ms, core.world_rank(me),
+                    late.empty() ? "" : late_text(core, late[0]))
+      .with_rank(late.empty() ? -1 : last_in_line(core, late[0]));
 }
 
 // An error that is not the group's yet becomes it.
@@ -342,6 +358,10 @@ Step CollOp::dying() {
 Step CollOp::finish() {
   if (mapped_) core.world->maps.leave(core.world->control, core.world->size);
   bool failed = state_ == State::kDying;
+  if (said_where_) {
+    say_where(core, failed ? "after giving up " + what() : "");
+    if (!failed) mark_seen(core);
+  }
   state_ = State::kDone;
   counts.ops = 1;
   core.stats.add(counts);

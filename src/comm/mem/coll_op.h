@@ -101,6 +101,7 @@ class CollOp : public Op {
   // Checks that cost: deadline, ranks that left.
   Status slow_checks();
   bool awaits(int32_t q) const;
+  std::string what() const;
   void locate();
   // Bytes of this rank's src that peers may read.
   int64_t readable_bytes() const;
@@ -112,6 +113,7 @@ class CollOp : public Op {
   State state_ = State::kTurn;
   Step (*run_)(CollOp&) = nullptr;
   bool inlined_ = false, drain_ = false, mapped_ = false, reading_ = false;
+  bool said_where_ = false;
   int32_t flags_;
   int32_t cursor_ = 0;
   int64_t deadline_ = 0;

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cerrno>
 
 #include "comm/mem/watchdog.h"
 
@@ -70,6 +71,7 @@ GroupCore::GroupCore(std::shared_ptr<World> w, std::string group_name,
       control(segment->data(), size),
       pairs(ranks.size()),
       timeout_ns(world->context->timeout_ns) {
+  base = name;
   auto own = std::find(ranks.begin(), ranks.end(), world->rank);
   rank = static_cast<int32_t>(own - ranks.begin());
   for (int32_t q = 0; q < size; ++q) {
@@ -108,6 +110,25 @@ int GroupCore::ring_peers() const {
     if (q != rank) calls += ring(bell(q));
   }
   return calls;
+}
+
+Result<std::byte*> map_peer(const GroupCore& core, int32_t q,
+                            const Location& at) {
+  int32_t owner = core.world_rank(q);
+  // Common memory was made by one rank for all.
+  for (int32_t r = 0; r < core.world->size && at.pid != core.pid(q); ++r) {
+    const Peer& peer = core.world->peers[static_cast<size_t>(r)];
+    if (peer.pid == at.pid) owner = r;
+  }
+  auto data = core.world->maps.find({at.pid, at.fd, at.nonce, at.segment_bytes},
+                                    core.world_rank(q));
+  if (data.ok()) return data;
+  const Status& why = data.status();
+  bool ended = why.native_code() == ENOENT || why.native_code() == ESRCH;
+  return make_error(ended ? ALQ_PEER_FAILED : why.code(),
+                    "memory of rank {} can not be mapped{}: {}", owner,
+                    ended ? "; it died or left" : "", why.message())
+      .with_rank(owner);
 }
 
 MemberState GroupCore::state(int32_t q) const {

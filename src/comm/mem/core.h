@@ -38,6 +38,15 @@ class Scratch {
   int64_t bytes_ = 0;
 };
 
+// A group that another one was split from: who is removed from it is removed
+// from that one too.
+struct Origin {
+  std::shared_ptr<Segment> segment;
+  Control control;
+  int32_t rank;
+  std::string name;
+};
+
 struct GroupCore {
   GroupCore(std::shared_ptr<World> w, std::string group_name,
             std::vector<int32_t> world_ranks,
@@ -62,6 +71,15 @@ struct GroupCore {
   std::vector<PairTurns> pairs;
   std::atomic<int64_t> timeout_ns{0};
   std::atomic<bool> closed{false};
+  std::atomic<uint64_t> aborts{0};  // by this rank: they end a shrink as well
+
+  // How often the group, or one that it was split from, was shrunk; `name` is
+  // `base` with it.
+  uint64_t generation = 0;
+  std::string base;
+  std::vector<Origin> origins;
+  int32_t next_try = 0;  // of a shrink
+  bool shrunk = false;
   std::atomic<bool> reported{false};  // the cause was returned once
   Stats stats;
   uint32_t flight_group = 0;
@@ -80,5 +98,10 @@ struct GroupCore {
   // Whether member q has closed the group or left it, or its world.
   MemberState state(int32_t q) const;
 };
+
+// Maps the segment that member q announced.  Where that fails the error names
+// who made the segment; one that is gone took it along.
+Result<std::byte*> map_peer(const GroupCore& core, int32_t q,
+                            const Location& at);
 
 }  // namespace aliquot::mem

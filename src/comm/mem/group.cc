@@ -3,6 +3,7 @@
 #include "comm/mem/coll_op.h"
 #include "comm/mem/p2p.h"
 #include "comm/mem/poison.h"
+#include "comm/mem/shrink.h"
 #include "comm/mem/throttle.h"
 
 namespace aliquot::mem {
@@ -52,7 +53,7 @@ uint64_t take_number(GroupCore& core, const Coll& coll) {
 
 }  // namespace
 
-Status MemGroup::enter() {
+Status MemGroup::usable() {
   if (core_->world->forked()) {
     return make_error(ALQ_FAILED_PRECONDITION,
                       "group \"{}\" belongs to the parent process; a forked "
@@ -63,6 +64,23 @@ Status MemGroup::enter() {
     return make_error(ALQ_FAILED_PRECONDITION, "group \"{}\" is closed",
                       core_->name);
   }
+  for (const Origin& origin : core_->origins) {
+    if (!removed(origin.control, origin.rank)) continue;
+    int32_t self = core_->world_rank(core_->rank);
+    Status cause =
+        make_error(ALQ_PEER_FAILED,
+                   "rank {} was removed from group \"{}\", which group \"{}\" "
+                   "was split from; join a new world",
+                   self, origin.name, core_->name)
+            .with_rank(self);
+    poison(*core_, cause.code(), self, cause.message());
+    return cause;
+  }
+  return {};
+}
+
+Status MemGroup::enter() {
+  ALQ_TRY(usable());
   if (poisoned(*core_)) return poison_report(*core_);
   return {};
 }
@@ -152,7 +170,8 @@ Status MemGroup::status() const {
 void MemGroup::abort(const Status& reason) {
   if (core_->world->forked()) return;
   int32_t self = core_->world_rank(core_->rank);
-  auto abort_one = [&](const GroupCore& core) {
+  auto abort_one = [&](GroupCore& core) {
+    core.aborts.fetch_add(1);
     poison(core, ALQ_ABORTED, self,
            fmt::format("group \"{}\" was aborted by rank {}: {}", core.name,
                        self, reason.message()));
@@ -161,7 +180,7 @@ void MemGroup::abort(const Status& reason) {
   if (!core_->is_world) return;
   // The world's end is the end of all its groups.
   std::lock_guard lock(core_->world->groups_mutex);
-  for (const GroupCore* core : core_->world->groups) {
+  for (GroupCore* core : core_->world->groups) {
     if (core != core_.get()) abort_one(*core);
   }
 }

@@ -24,6 +24,7 @@ class MemGroup : public Group {
   Result<std::shared_ptr<Group>> split(int32_t color, int32_t key,
                                        std::string name,
                                        Deadline deadline) override;
+  Result<std::shared_ptr<Group>> shrink(Deadline deadline) override;
   bool common_memory() const override { return true; }
   Result<std::unique_ptr<Memory>> allocate_common(int64_t bytes,
                                                   std::string label,
@@ -38,6 +39,8 @@ class MemGroup : public Group {
  private:
   // Whether calls are possible at all.
   Status enter();
+  // Whether this rank has the group, well or not.
+  Status usable();
   Status run_inline(const Coll& coll, int32_t flags, const Deadline* deadline);
   Status run_op(Op& op);
   // mine of every rank to all, over this group.

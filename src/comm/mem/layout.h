@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "device/cpu/bell.h"
+#include "device/cpu/segment.h"
 
 namespace aliquot::mem {
 
@@ -24,9 +25,10 @@ constexpr int32_t kMaxRanks = 64;
 constexpr int64_t kInlineBytes = 4096;   // payload that travels in the slot
 constexpr int64_t kStageBytes = 524288;  // one of two staging windows per rank
 constexpr uint64_t kControlMagic = 0x316b636f6c627141;
-constexpr uint32_t kProtocolVersion = 1;
+constexpr uint32_t kProtocolVersion = 2;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
+static_assert(kMaxRanks <= 64);  // sets of ranks are words
 
 struct alignas(64) Line {
   std::atomic<uint64_t> value{0};
@@ -59,7 +61,23 @@ struct alignas(64) Slot {
   std::atomic<uint64_t> seq{0};
   Call call;
   Location src, dst;
+  char label[16];  // of the call; the end of a long one
   alignas(64) std::byte payload[kInlineBytes];
+};
+
+// When a rank last was in an operation: coarse_ns(); and for which world rank
+// it waits there, plus 1; 0: for none, or not for long.
+struct alignas(64) Seen {
+  std::atomic<int64_t> at{0};
+  std::atomic<int32_t> awaits{0};
+};
+
+// What a rank waits in, as text for its peers' errors.  Written when a wait is
+// long, read when one is too long.  version is odd while the text changes.
+struct alignas(64) Whereabouts {
+  static constexpr int kWords = 15;
+  std::atomic<uint64_t> version{0};
+  std::atomic<uint64_t> text[kWords];
 };
 
 // One rank's words, a cache line each, written by that rank alone.
@@ -71,6 +89,9 @@ struct Member {
   Line reading;   // operation whose peers' memory is being read, else 0
   Line state;     // MemberState
   Line freed;     // segments freed; see Freed
+  // Of the world's block alone.
+  Seen seen;
+  Whereabouts now;
 };
 enum MemberState : uint64_t { kAbsent, kAttached, kClosed, kLeft };
 constexpr uint64_t kStateMask = 0xff;
@@ -86,7 +107,26 @@ constexpr int64_t kMaxWindows = (1 << 24) - 2;
 struct alignas(64) Poison {
   std::atomic<uint32_t> state{0};
   int32_t code, culprit;
-  char text[500];
+  char text[800];
+};
+
+// One try of the members of a failed group to agree on who goes on: shrink.h.
+// Ranks are bits.
+enum ShrinkOutcome : uint32_t { kUndecided, kCommitted, kAbandoned, kRefused };
+struct alignas(64) ShrinkTry {
+  std::atomic<uint64_t> joined{0};    // who came
+  std::atomic<uint64_t> members{0};   // who is to go on; set once
+  std::atomic<uint64_t> attached{0};  // who maps the new control block
+  std::atomic<uint32_t> outcome{0};   // ShrinkOutcome; set once
+  std::atomic<uint32_t> made{0};      // 1: block is filled
+  std::atomic<uint32_t> refusing{0};  // 1: code, rank and text are taken
+  int32_t code, rank;
+  SegmentRef block;
+  char text[200];
+};
+struct alignas(64) ShrinkResult {
+  std::atomic<uint64_t> left{0};     // who gave up; never comes back
+  std::atomic<uint64_t> members{0};  // of the new group; 0: there is none
 };
 
 // The last segments a rank freed, so that peers unmap them.
@@ -138,6 +178,15 @@ class Control {
   Freed& freed(int32_t rank) const {
     return at<Freed>(freed_offset(size_) + rank * int64_t{sizeof(Freed)});
   }
+  ShrinkResult& shrunk() const {
+    return at<ShrinkResult>(shrink_offset(size_));
+  }
+  // A failed try loses a rank or is refused: kSpareTries of those.
+  int32_t tries() const { return size_ + kSpareTries; }
+  ShrinkTry& shrink_try(int32_t i) const {
+    return at<ShrinkTry>(shrink_offset(size_) + int64_t{sizeof(ShrinkResult)} +
+                         i * int64_t{sizeof(ShrinkTry)});
+  }
   Channel& channel(int32_t from, int32_t to) const {
     return at<Channel>(channel_offset(size_) +
                        (int64_t{from} * size_ + to) * int64_t{sizeof(Channel)});
@@ -150,6 +199,7 @@ class Control {
  private:
   static constexpr int64_t kPoisonOffset = 64;
   static constexpr int64_t kBellOffset = 1024;
+  static constexpr int32_t kSpareTries = 3;
   static int64_t member_offset(int32_t size) {
     return kBellOffset + size * int64_t{sizeof(Bell)};
   }
@@ -159,8 +209,13 @@ class Control {
   static int64_t freed_offset(int32_t size) {
     return slot_offset(size) + size * 2 * int64_t{sizeof(Slot)};
   }
+  static int64_t shrink_offset(int32_t size) {
+    return round(freed_offset(size) + size * int64_t{sizeof(Freed)}, 64);
+  }
   static int64_t channel_offset(int32_t size) {
-    return round(freed_offset(size) + size * int64_t{sizeof(Freed)}, 4096);
+    int64_t tries = (size + kSpareTries) * int64_t{sizeof(ShrinkTry)};
+    return round(shrink_offset(size) + int64_t{sizeof(ShrinkResult)} + tries,
+                 4096);
   }
   static int64_t stage_offset(int32_t size) {
     return round(

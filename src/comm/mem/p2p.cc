@@ -10,12 +10,14 @@
 
 #include "comm/mem/call.h"
 #include "comm/mem/poison.h"
+#include "comm/mem/whereabouts.h"
 
 namespace aliquot::mem {
 namespace {
 
 constexpr int64_t kBlock = int64_t{1} << 20;
 constexpr int64_t kDyingNs = 1'000'000'000;
+constexpr int64_t kLongNs = 2'000'000;  // as in coll_op.cc
 
 Channel& channel_of(const GroupCore& core, const Coll& coll) {
   return coll.kind == CollKind::kSend
@@ -72,6 +74,7 @@ void P2pOp::post() {
 
 void P2pOp::announce() {
   state_ = State::kMeet;
+  mark_seen(core_);
   if (!sends_) return;
   channel_.call = call_;
   Location at{};
@@ -111,8 +114,19 @@ Step P2pOp::step(bool slow) {
 }
 
 Step P2pOp::step_send(bool slow) {
-  if (channel_.taken.value.load() >= number_) return finish();
+  Context& context = *core_.world->context;
+  if (state_ == State::kMeet) {
+    state_ = State::kMove;
+    Status status = context.faults.point("coll.posted");
+    if (!status.ok()) return fail(std::move(status));
+  }
+  if (channel_.taken.value.load() >= number_) {
+    Status status = context.faults.point("coll.done");
+    return status.ok() ? finish() : fail(std::move(status));
+  }
   if (staged_) {
+    Status status = context.faults.point("coll.data");
+    if (!status.ok()) return fail(std::move(status));
     Step step = fill_staged();
     if (step != Step::kWaiting) return step;
   }
@@ -166,10 +180,7 @@ Status P2pOp::resolve() {
                         "rank {} announced memory outside its segment",
                         core_.world_rank(coll_.root));
     }
-    ALQ_ASSIGN(
-        std::byte * data,
-        core_.world->maps.find({at.pid, at.fd, at.nonce, at.segment_bytes},
-                               core_.world_rank(coll_.root)));
+    ALQ_ASSIGN(std::byte * data, map_peer(core_, coll_.root, at));
     base_ = data + at.offset;
   } else {
     staged_ = !core_.world->cma;
@@ -212,6 +223,8 @@ Step P2pOp::move(bool slow) {
   if (pos_ < bytes_) return Step::kProgress;
   status = context.faults.point("coll.done");
   if (!status.ok()) return fail(std::move(status));
+  // A group that failed meanwhile has let go of the memory that was read.
+  if (mapped_ && poisoned(core_)) return fail({});
   publish(channel_.taken, number_);
   return finish();
 }
@@ -250,6 +263,8 @@ Step P2pOp::move_staged(bool slow) {
   ++window_;
   publish(channel_.consumed, ticket(number_, window_));
   if (pos_ < bytes_) return Step::kProgress;
+  status = core_.world->context->faults.point("coll.done");
+  if (!status.ok()) return fail(std::move(status));
   publish(channel_.taken, number_);
   return finish();
 }
@@ -261,6 +276,13 @@ Step P2pOp::waiting(bool slow) {
   return status.ok() ? Step::kWaiting : fail(std::move(status));
 }
 
+std::string P2pOp::what() const {
+  return fmt::format("{} {} ({}{}) {} rank {} of group \"{}\"",
+                     coll_name(coll_.kind), number_, call_text(call_),
+                     label_text(coll_.label), sends_ ? "to" : "from",
+                     core_.world_rank(coll_.root), core_.name);
+}
+
 Status P2pOp::slow_checks() {
   int64_t now = now_ns();
   if (started_ == 0) started_ = now;
@@ -268,9 +290,11 @@ Status P2pOp::slow_checks() {
     deadline_ = Deadline::after(core_.timeout_ns.load()).at();
   }
   int32_t peer = core_.world_rank(coll_.root);
-  std::string what = fmt::format(
-      "{} {} ({}) {} rank {} of group \"{}\"", coll_name(coll_.kind), number_,
-      call_text(call_), sends_ ? "to" : "from", peer, core_.name);
+  if (now - started_ > kLongNs) {
+    mark_seen(core_, peer);
+    if (!said_where_) say_where(core_, "waiting in " + what());
+    said_where_ = true;
+  }
   MemberState state = core_.state(coll_.root);
   bool came = sends_ ? channel_.taken.value.load() >= number_
                      : channel_.seq.value.load() >= number_;
@@ -279,15 +303,16 @@ Status P2pOp::slow_checks() {
                       peer,
                       state == kLeft ? "left (released its context)"
                                      : "closed the group",
-                      what)
+                      what())
         .with_rank(peer);
   }
   if (now < deadline_) return {};
   return make_error(ALQ_DEADLINE_EXCEEDED,
-                    "{}: rank(s) {} have not arrived after {} ms; look at what "
-                    "they are doing, or allow more time",
-                    what, peer, (now - started_) / 1'000'000)
-      .with_rank(peer);
+                    "{}: rank(s) {} have not arrived after {} ms, says rank "
+                    "{}{}; look at what they are doing, or allow more time",
+                    what(), peer, (now - started_) / 1'000'000,
+                    core_.world_rank(core_.rank), late_text(core_, peer))
+      .with_rank(last_in_line(core_, peer));
 }
 
 Step P2pOp::fail(Status status) {
@@ -316,6 +341,10 @@ Step P2pOp::dying() {
 Step P2pOp::finish() {
   if (mapped_) core_.world->maps.leave(core_.world->control, core_.world->size);
   bool failed = state_ == State::kDying;
+  if (said_where_) {
+    say_where(core_, failed ? "after giving up " + what() : "");
+    if (!failed) mark_seen(core_);
+  }
   state_ = State::kDone;
   counts_.ops = 1;
   core_.stats.add(counts_);

@@ -34,6 +34,7 @@ class P2pOp : public Op {
   void publish(Line& line, uint64_t value);
   Step waiting(bool slow);
   Status slow_checks();
+  std::string what() const;
   Step fail(Status status);
   Step dying();
   Step finish();
@@ -53,6 +54,7 @@ class P2pOp : public Op {
   std::shared_ptr<Segment> segment_;
   const std::byte* base_ = nullptr;
   bool staged_ = false, mapped_ = false, reading_ = false;
+  bool said_where_ = false;
   int64_t pos_ = 0;
   uint64_t window_ = 0;
   int64_t deadline_ = 0, started_ = 0;

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "comm/mem/call.h"
+#include "comm/mem/shrink.h"
 
 namespace aliquot::mem {
 
@@ -19,6 +20,11 @@ void poison(const GroupCore& core, alq_status code, int32_t culprit,
     size_t length = std::min(text.size(), sizeof record.text - 1);
     std::memcpy(record.text, text.data(), length);
     record.text[length] = '\0';
+    // Recorded before anyone knows: a launcher may end this process as soon as
+    // the others have failed.  Who aborts records what it does next itself.
+    if (code != ALQ_ABORTED) {
+      record_failure(core, Status(code, text).with_rank(culprit));
+    }
     record.state.store(2);
   }
   core.ring_peers();
@@ -42,6 +48,14 @@ Status poison_cause(const GroupCore& core) {
   char text[sizeof record.text];
   std::memcpy(text, record.text, sizeof text);
   text[sizeof text - 1] = '\0';
+  if (removed(core.control, core.rank)) {
+    int32_t self = core.world_rank(core.rank);
+    return make_error(ALQ_PEER_FAILED,
+                      "rank {} was removed from group \"{}\": {} without it; "
+                      "join a new world; the group had failed because {}",
+                      self, core.name, survivors_text(core), text)
+        .with_rank(self);
+  }
   return Status(record.code, text).with_rank(record.culprit);
 }
 

@@ -7,6 +7,7 @@
 #include "comm/mem/coll_op.h"
 #include "comm/mem/group.h"
 #include "comm/mem/poison.h"
+#include "comm/mem/shrink.h"
 
 namespace aliquot::mem {
 namespace {
@@ -99,6 +100,8 @@ Result<std::shared_ptr<Group>> MemGroup::split(int32_t color, int32_t key,
                                                Deadline deadline) {
   ALQ_TRY(enter());
   ALQ_TRY(core_->world->context->faults.point("group.split"));
+  const std::string base = name;
+  name = generation_name(base, core_->generation);
   auto count = static_cast<size_t>(core_->size);
   SplitEntry mine{color, key, core_->rank, 0};
   std::vector<SplitEntry> entries(count);
@@ -146,10 +149,39 @@ Result<std::shared_ptr<Group>> MemGroup::split(int32_t color, int32_t key,
     core = std::make_shared<GroupCore>(core_->world, name,
                                        std::move(world_ranks), segment);
     core->timeout_ns.store(core_->timeout_ns.load());
+    core->generation = core_->generation;
+    core->base = base;
+    core->origins = core_->origins;
+    core->origins.push_back(
+        {core_->segment, core_->control, core_->rank, core_->name});
     core->self().state.value.store(kAttached);
   }
   ALQ_TRY(agree(status, members, deadline));
   if (core == nullptr) return std::shared_ptr<Group>();
+  return std::shared_ptr<Group>(std::make_shared<MemGroup>(core, device_));
+}
+
+Result<std::shared_ptr<Group>> MemGroup::shrink(Deadline deadline) {
+  ALQ_TRY(usable());
+  if (!poisoned(*core_) || core_->shrunk) {
+    return make_error(
+        ALQ_FAILED_PRECONDITION,
+        "group \"{}\" {}; only a group that has failed is shrunk, "
+        "and once",
+        core_->name, core_->shrunk ? "was shrunk" : "is well");
+  }
+  ALQ_ASSIGN(Shrunk shrunk, agree_to_shrink(*core_, deadline));
+  core_->shrunk = true;
+  std::vector<int32_t> world_ranks;
+  for (int32_t q : shrunk.members) world_ranks.push_back(core_->world_rank(q));
+  uint64_t generation = core_->generation + 1;
+  auto core = std::make_shared<GroupCore>(
+      core_->world, generation_name(core_->base, generation),
+      std::move(world_ranks), std::move(shrunk.segment));
+  core->timeout_ns.store(core_->timeout_ns.load());
+  core->generation = generation;
+  core->base = core_->base;
+  core->origins = core_->origins;
   return std::shared_ptr<Group>(std::make_shared<MemGroup>(core, device_));
 }
 

@@ -16,15 +16,15 @@
 
 #include "base/process.h"
 #include "comm/mem/poison.h"
+#include "comm/mem/whereabouts.h"
 
 namespace aliquot::mem {
 namespace {
 
 // Where pidfds are refused, ends of processes are looked for this often.
 constexpr int64_t kFallbackNs = 100'000'000;
-// How often stopped processes are looked for, and how long one may be stopped.
-constexpr int64_t kStopTickNs = 1'000'000'000;
-constexpr int64_t kStopLimitNs = 5'000'000'000;
+// How often stopped processes are looked for.
+constexpr int64_t kStopTickNs = 500'000'000;
 
 class Watchdog {
  public:
@@ -107,6 +107,8 @@ class Watchdog {
           if (watch.dead) continue;
           if (watch.fd >= 0) fds.push_back({watch.fd, POLLIN, 0});
           if (watch.fd < 0) ns = std::min(ns, kFallbackNs);
+          int64_t left = watch.stopped_since + scaled(kStopLimitNs) - now_ns();
+          if (watch.stopped_since != 0 && left > 0) ns = std::min(ns, left);
         }
         timeout = static_cast<int>(ns / 1'000'000) + 1;
       }
@@ -172,8 +174,9 @@ class Watchdog {
     poison(
         core, ALQ_PEER_FAILED, core.world_rank(q),
         fmt::format("rank {} (process {}) has been stopped for {} ms (a stop "
-                    "signal); end it, or continue it within {} ms",
+                    "signal), {}{}; end it, or continue it within {} ms",
                     core.world_rank(q), core.pid(q), ns / 1'000'000,
+                    last_seen(core, core.world_rank(q)), last_call(core, q),
                     core.world->context->scaled(kStopLimitNs) / 1'000'000));
   }
 
@@ -181,10 +184,13 @@ class Watchdog {
     // Who closed or left in order is found by those who wait for it.
     MemberState state = core.state(q);
     if (state == kClosed || state == kLeft) return;
-    poison(core, ALQ_PEER_FAILED, core.world_rank(q),
-           fmt::format("rank {} (process {}) died or exited without closing "
-                       "group \"{}\"; restart the job",
-                       core.world_rank(q), core.pid(q), core.name));
+    poison(
+        core, ALQ_PEER_FAILED, core.world_rank(q),
+        fmt::format("rank {} (process {}) died or exited without closing "
+                    "group \"{}\", {}{}; restart the job or shrink the "
+                    "group",
+                    core.world_rank(q), core.pid(q), core.name,
+                    last_seen(core, core.world_rank(q)), last_call(core, q)));
   }
 
   std::mutex mutex_;
@@ -202,6 +208,18 @@ Watchdog& watchdog() {
 }
 
 }  // namespace
+
+bool process_ended(const Peer& peer) {
+  auto fd = static_cast<int>(syscall(SYS_pidfd_open, peer.pid, 0));
+  bool ended = false;
+  if (fd >= 0) {
+    pollfd end{fd, POLLIN, 0};
+    ended = poll(&end, 1, 0) == 1;
+    close(fd);
+  }
+  // Gone, and perhaps replaced.
+  return ended || process_info(peer.pid).start_time != peer.start_time;
+}
 
 void watchdog_add(GroupCore* core) { watchdog().add(core); }
 void watchdog_remove(GroupCore* core) { watchdog().remove(core); }

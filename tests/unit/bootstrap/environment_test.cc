@@ -131,6 +131,11 @@ BOOST_AUTO_TEST_CASE(torchrun_on_one_host_meets_on_loopback_after_its_port) {
   Result<Place> place = read(kTorch);
   BOOST_REQUIRE(place.ok());
   BOOST_TEST(place->source == "torchrun");
+  BOOST_TEST(place->generation == 0u);
+  BOOST_TEST(
+      read(with(kTorch, {{"TORCHELASTIC_RESTART_COUNT", "3"}}))->generation ==
+      3u);
+  BOOST_TEST(exchange_key("world", 3) == "world@3");
   BOOST_TEST(place->address == "127.0.0.1:29401-29416");
   BOOST_TEST(place->secret.size() == 64);
   // Another run id or restart is another job.

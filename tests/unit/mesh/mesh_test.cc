@@ -24,6 +24,9 @@ class Ranks : public Group {
     last_name = name;
     return std::shared_ptr<Group>(std::make_shared<Ranks>(0, 1));
   }
+  Result<std::shared_ptr<Group>> shrink(Deadline) override {
+    return make_error(ALQ_UNSUPPORTED, "no members");
+  }
   Result<std::unique_ptr<Memory>> allocate_common(int64_t, std::string,
                                                   Deadline) override {
     return make_error(ALQ_UNSUPPORTED, "no memory");
