@@ -40,6 +40,10 @@ void nap() { usleep(200); }
 Status join(Rank& rank, const RanksOptions& options) {
   rank.context->timeout_ns = options.deadline_ms * 1'000'000;
   rank.context->time_scale = options.time_scale;
+  if (options.stage_limit >= 0) {
+    rank.context->stage_sums = options.stage_limit;
+    rank.context->stage_copies = options.stage_limit;
+  }
   ALQ_TRY(rank.context->faults.arm(options.faults));
   ALQ_ASSIGN(rank.device, cpu_device(rank.context, options.progress));
   if (!options.join) return {};

@@ -43,6 +43,8 @@ struct RanksOptions {
   double time_scale = 1;         // of detector constants
   std::string faults;            // armed before the join
   bool cma = true;               // may read other processes' memory
+  // Bytes up to which private memory is staged; negative: as measured.
+  int64_t stage_limit = -1;
   bool join = true;              // false: rank.group stays null
 };
 

@@ -40,14 +40,17 @@ Step direct(CollOp& op) {
   return op.peer == op.size ? Step::kDone : Step::kProgress;
 }
 
+// Own part goes to its place while it is in the cache.
 void fill(CollOp& op, const Staging& s, uint64_t w, std::byte* stage) {
   int64_t begin = 0;
   int64_t n = window_range(s, w, op.part_count(op.me) * op.in_size, &begin);
-  counted_copy(op, stage, op.src() + begin, n, false);
+  stage_copy(op, stage, op.src() + begin, n);
+  std::byte* own = place(op, op.me);
+  if (op.src() != own)
+    counted_copy(op, own + begin, op.src() + begin, n, false);
 }
 
 void take(CollOp& op, const Staging& s, uint64_t w) {
-  if (w == 0) copy_own(op);
   for (int32_t q = 0; q < op.size; ++q) {
     if (q == op.me) continue;
     int64_t begin = 0;
@@ -57,7 +60,7 @@ void take(CollOp& op, const Staging& s, uint64_t w) {
 }
 
 Step staged_form(CollOp& op) {
-  return staged_exchange(op, stage_whole(largest_part(op), 0), fill, take);
+  return staged_exchange(op, stage_whole(largest_part(op)), fill, take);
 }
 
 }  // namespace

@@ -1,10 +1,12 @@
 // Sums: linear in rank order, in the accumulate dtype, rounded once; avg is
-// the sum times 1/size in the accumulate dtype.
+// the sum times 1/size in the accumulate dtype; a premultiplied sum is one of
+// products that were rounded.
 #include "comm/mem/move.h"
 
 #include <algorithm>
 #include <cstring>
 
+#include "comm/mem/stream_copy.h"
 #include "kernels/cpu/cpu.h"
 
 namespace aliquot::mem {
@@ -16,6 +18,7 @@ constexpr int64_t kBlock = 262144;
 constexpr int64_t kCallBlock = int64_t{1} << 20;
 // Sources fetched for a block of a sum, together.
 constexpr int64_t kFetched = 262144;
+constexpr int64_t kStreamBlock = 16384;
 
 // Index of the first element that is not finite, or -1.
 int64_t first_bad(const void* src, int64_t count, Dtype dtype) {
@@ -65,13 +68,57 @@ class BadSearch {
   int64_t own_ = -1;
 };
 
+void run_kernel(const CollOp& op, const void* const* srcs, std::byte* to,
+                int64_t count) {
+  if (op.coll.factor.has_value()) {
+    double factors[kMaxRanks];
+    for (int32_t q = 0; q < op.size; ++q) {
+      factors[q] = q == op.me ? *op.coll.factor : op.slot(q).factor;
+    }
+    kernels::premul_cpu({to, srcs, factors, op.size, count, op.coll.dtype, 0});
+    return;
+  }
+  const bool avg = op.coll.op == ALQ_AVG;
+  kernels::ReduceArgs args{};
+  args.dst = to;
+  args.srcs = srcs;
+  args.n = op.size;
+  args.count = count;
+  args.in = op.coll.dtype;
+  args.out = op.coll.out_dtype;
+  args.op = avg ? ALQ_SUM : op.coll.op;
+  args.add = op.coll.accumulate ? 1 : 0;
+  args.scale = avg ? 1.0 / op.size : 1.0;
+  kernels::reduce_cpu(args);
+}
+
+// The sums of an all-reduce are read by all other ranks: by way of a block in
+// the first cache, and past the others where that is faster.
+void reduce_streamed(const CollOp& op, const void* const* srcs, std::byte* to,
+                     int64_t count) {
+  alignas(64) std::byte block[kStreamBlock];
+  const int64_t most = kStreamBlock / std::max(op.in_size, op.out_size);
+  const void* at[kMaxRanks];
+  for (int64_t i = 0; i < count; i += most) {
+    const int64_t n = std::min(most, count - i);
+    for (int32_t q = 0; q < op.size; ++q) {
+      at[q] = static_cast<const std::byte*>(srcs[q]) + i * op.in_size;
+    }
+    run_kernel(op, at, block, n);
+    stream_copy(to + i * op.out_size, block, n * op.out_size);
+  }
+}
+
 }  // namespace
 
 Step copy_from(CollOp& op, int32_t q, Location Slot::*which, int64_t offset,
                std::byte* to, int64_t bytes) {
   const std::byte* from = op.base[q];
   int64_t n = std::min(bytes - op.pos, from != nullptr ? kBlock : kCallBlock);
-  if (n > 0 && from != nullptr) {
+  if (n > 0 && from != nullptr && op.streams && op.dst() == op.src()) {
+    // The other ranks read it in the next sum.
+    stream_copy(to + op.pos, from + offset + op.pos, n);
+  } else if (n > 0 && from != nullptr) {
     std::memcpy(to + op.pos, from + offset + op.pos, static_cast<size_t>(n));
   } else if (n > 0) {
     Status status = op.fetch(q, which, offset + op.pos, to + op.pos, n);
@@ -89,19 +136,12 @@ Step copy_from(CollOp& op, int32_t q, Location Slot::*which, int64_t offset,
 void reduce(CollOp& op, const void* const* srcs, std::byte* to, int64_t at,
             int64_t count) {
   if (count == 0) return;
-  bool avg = op.coll.op == ALQ_AVG;
-  kernels::ReduceArgs args{};
-  args.dst = to;
-  args.srcs = srcs;
-  args.n = op.size;
-  args.count = count;
-  args.in = op.coll.dtype;
-  args.out = op.coll.out_dtype;
-  args.op = avg ? ALQ_SUM : op.coll.op;
-  args.add = op.coll.accumulate ? 1 : 0;
-  args.scale = avg ? 1.0 / op.size : 1.0;
   BadSearch search(op, srcs, to, count);
-  kernels::reduce_cpu(args);
+  if (op.streams) {
+    reduce_streamed(op, srcs, to, count);
+  } else {
+    run_kernel(op, srcs, to, count);
+  }
   search.finish(at);
   op.counts.bytes_read += count * op.in_size * op.size;
   op.counts.peer_bytes_read += count * op.in_size * (op.size - 1);

@@ -1,0 +1,234 @@
+#include "comm/mem/calibrate.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "comm/mem/poison.h"
+#include "comm/mem/staged.h"
+#include "comm/mem/stream_copy.h"
+#include "kernels/cpu/cpu.h"
+
+namespace aliquot::mem {
+namespace {
+
+constexpr int64_t kSmall = 32768, kLarge = 262144;
+constexpr int kTimes = 6, kTries = 24;   // the fastest counts
+constexpr int64_t kTimeNs = 20'000'000;  // a busy machine gets no more
+// Beyond, buffers lie on huge pages, which are read much faster than what is
+// measured here.
+constexpr int64_t kMost = int64_t{2} << 20;
+
+// Where the ranks never ran side by side.  Streaming is the smaller risk: it
+// costs less where caches are shared than the lack of it where they are not.
+constexpr int64_t kUnknownSums = 1 << 20, kUnknownCopies = 1 << 16;
+
+enum class Way { kCached, kStreamed, kRead };
+
+// What a rank tells the other at a meeting, in a slot that no operation uses
+// yet.
+struct Note {
+  uint64_t address;  // of its source
+  int32_t cpu;
+  bool apart, late;
+};
+static_assert(sizeof(Note) <= kInlineBytes);
+
+// Two ranks of different processes that try out how they exchange data.  They
+// meet by their `staged` words, below all tickets of operations.
+class Pair {
+ public:
+  Pair(GroupCore& core, int32_t peer, Deadline deadline)
+      : core_(core),
+        peer_(peer),
+        deadline_(deadline),
+        src_(kLarge / sizeof(float)),
+        dst_(kLarge / sizeof(float)) {}
+
+  // Fails when the other is lost or late.
+  Status run(StageLimits* limits) {
+    scratch_ = core_.scratch.get(kLarge);
+    if (scratch_ == nullptr) {
+      return make_error(ALQ_RESOURCE_EXHAUSTED, "no memory for {} bytes",
+                        kLarge);
+    }
+    note(core_.rank).address = reinterpret_cast<uint64_t>(src_.data());
+    ALQ_TRY(meet());
+    from_ = note(peer_).address;
+    double cached = 0, streamed = 0;
+    ALQ_TRY(best(Way::kCached, false, kLarge, &cached));
+    ALQ_TRY(best(Way::kStreamed, false, kLarge, &streamed));
+    limits->streams = !known_ || streamed < cached;
+    if (!core_.world->cma) return meet();
+    const Way staged = limits->streams ? Way::kStreamed : Way::kCached;
+    for (bool sums : {false, true}) {
+      Trials t{kSmall, kLarge};
+      ALQ_TRY(best(staged, sums, kSmall, &t.staged_small));
+      ALQ_TRY(best(staged, sums, kLarge, &t.staged_large));
+      ALQ_TRY(best(Way::kRead, sums, kSmall, &t.read_small));
+      ALQ_TRY(best(Way::kRead, sums, kLarge, &t.read_large));
+      (sums ? limits->sums : limits->copies) = crossing(t);
+    }
+    if (!known_) *limits = {kUnknownSums, kUnknownCopies, limits->streams};
+    return meet();  // before the other's memory goes away
+  }
+
+ private:
+  Note& note(int32_t q) {
+    return *reinterpret_cast<Note*>(core_.control.slot(q, 0).payload);
+  }
+
+  Status meet() {
+    auto word = [this](int32_t q) -> std::atomic<uint64_t>& {
+      return core_.control.member(q).staged.value;
+    };
+    const uint64_t mine = ++meetings_;
+    word(core_.rank).store(mine);
+    core_.ring_peers();
+    auto poll = [&](bool) {
+      if (word(peer_).load() >= mine) return Step::kDone;
+      return poisoned(core_) ? Step::kFailed : Step::kWaiting;
+    };
+    core_.world->runner->wait(Poll(poll), deadline_);
+    if (word(peer_).load() >= mine) return {};
+    if (!poisoned(core_)) {
+      poison(core_, ALQ_DEADLINE_EXCEEDED, core_.world_rank(peer_),
+             fmt::format("joining world: rank {} did not measure the switch to "
+                         "staging within the deadline",
+                         core_.world_rank(peer_)));
+    }
+    return poison_cause(core_);
+  }
+
+  // Seconds of the fastest of several exchanges of `bytes` each way.  Those
+  // during which the ranks shared a core, or moved, say nothing.  Rank 0 says
+  // when the time is up.
+  Status best(Way way, bool sums, int64_t bytes, double* seconds) {
+    int64_t least = INT64_MAX;
+    Note& mine = note(core_.rank);
+    for (int i = 0, good = 0; i < kTries && good < kTimes; ++i) {
+      // As after a computation: what is sent was written just now.
+      std::fill_n(src_.begin(), bytes / int64_t{sizeof(float)},
+                  static_cast<float>(i));
+      mine.cpu = sched_getcpu();
+      ALQ_TRY(meet());
+      const int64_t begin = now_ns();
+      ALQ_TRY(way == Way::kRead ? exchange_read(sums, bytes)
+                                : exchange_staged(way, sums, bytes));
+      const int64_t end = now_ns();
+      mine.apart = mine.cpu >= 0 && mine.cpu != note(peer_).cpu &&
+                   mine.cpu == sched_getcpu();
+      mine.late = end > end_;
+      ALQ_TRY(meet());
+      if (mine.apart && note(peer_).apart) {
+        ++good;
+        least = std::min(least, end - begin);
+      }
+      if (note(0).late) break;
+    }
+    known_ = known_ && least != INT64_MAX;
+    *seconds = static_cast<double>(least) * 1e-9;
+    return {};
+  }
+
+  Status exchange_staged(Way way, bool sums, int64_t bytes) {
+    for (int64_t at = 0; at < bytes; at += kPlaceBytes) {
+      const int64_t n = std::min(kPlaceBytes, bytes - at);
+      const int64_t window = at % (kRing * kPlaceBytes);
+      std::byte* stage = core_.control.stage(core_.rank) + window;
+      if (way == Way::kStreamed) {
+        stream_copy(stage, src(at), n);
+      } else {
+        std::memcpy(stage, src(at), static_cast<size_t>(n));
+      }
+      ALQ_TRY(meet());
+      combine(sums, core_.control.stage(peer_) + window, at, n);
+    }
+    return {};
+  }
+
+  Status exchange_read(bool sums, int64_t bytes) {
+    std::byte* to = sums ? scratch_ : reinterpret_cast<std::byte*>(dst_.data());
+    int64_t calls = 0;
+    int err = read_process(core_.pid(peer_), from_, to, bytes, &calls);
+    if (err != 0) {
+      return errno_error(ALQ_UNAVAILABLE,
+                         fmt::format("can not read {} bytes of rank {}'s "
+                                     "memory",
+                                     bytes, core_.world_rank(peer_)),
+                         err);
+    }
+    if (sums) combine(true, scratch_, 0, bytes);
+    return {};
+  }
+
+  // dst = own source + theirs, or theirs.
+  void combine(bool sums, const std::byte* theirs, int64_t at, int64_t n) {
+    auto* to = reinterpret_cast<std::byte*>(dst_.data()) + at;
+    if (!sums) {
+      std::memcpy(to, theirs, static_cast<size_t>(n));
+      return;
+    }
+    const void* srcs[2] = {src(at), theirs};
+    kernels::reduce_cpu({to, srcs, 2, n / int64_t{sizeof(float)}, ALQ_F32,
+                         ALQ_F32, ALQ_SUM, 0, 1.0});
+  }
+
+  const std::byte* src(int64_t at) const {
+    return reinterpret_cast<const std::byte*>(src_.data()) + at;
+  }
+
+  GroupCore& core_;
+  const int32_t peer_;
+  const Deadline deadline_;
+  std::vector<float> src_, dst_;
+  std::byte* scratch_ = nullptr;
+  uint64_t from_ = 0;  // the other's source
+  uint64_t meetings_ = 0;
+  const int64_t end_ = now_ns() + kTimeNs;
+  bool known_ = true;  // all that was measured so far
+};
+
+}  // namespace
+
+int64_t crossing(const Trials& t) {
+  const auto small = static_cast<double>(t.small_bytes);
+  const double apart = static_cast<double>(t.large_bytes) - small;
+  // How much longer staging takes, and how that grows per byte.
+  const double more = t.staged_small - t.read_small;
+  const double growth = (t.staged_large - t.read_large - more) / apart;
+  if (growth <= 0) return t.staged_large <= t.read_large ? kMost : 0;
+  const double at = small - more / growth;
+  return static_cast<int64_t>(std::clamp(at, 0.0, static_cast<double>(kMost)));
+}
+
+Status calibrate(GroupCore& core, Deadline deadline) {
+  if (core.one_process) return {};
+  // The first staged operation finds its windows backed.
+  std::memset(core.control.stage(core.rank), 0, kRing * kPlaceBytes);
+  int32_t other = 1;
+  while (core.pid(other) == core.pid(0)) ++other;
+  if (core.rank != 0 && core.rank != other) return {};
+  StageLimits limits;
+  Pair pair(core, core.rank == 0 ? other : 0, deadline);
+  ALQ_TRY(pair.run(&limits));
+  if (core.rank != 0) return {};
+  // Nobody chooses before rank 0 has announced its first operation.
+  const Context& context = *core.world->context;
+  Header& header = core.control.header();
+  header.stage_sums.store(context.stage_sums.value_or(limits.sums));
+  header.stage_copies.store(context.stage_copies.value_or(limits.copies));
+  header.stage_streams.store(limits.streams ? 1 : 0);
+  return {};
+}
+
+StageLimits stage_limits(const World& world) {
+  const Header& header = world.control.header();
+  return {header.stage_sums.load(), header.stage_copies.load(),
+          header.stage_streams.load() != 0};
+}
+
+}  // namespace aliquot::mem
