@@ -91,6 +91,9 @@ Status read_hints(const char* hints, Context* context,
     } else if (auto copies = hint_value(item, "stage_copies=");
                copies.has_value() && *copies >= 0 && *copies <= kMostStaged) {
       context->stage_copies = static_cast<int64_t>(*copies);
+    } else if (auto streams = hint_value(item, "stage_streams=");
+               streams.has_value() && (*streams == 0 || *streams == 1)) {
+      context->stage_streams = *streams == 1;
     } else if (item.starts_with(kFlightDir) &&
                item.size() > kFlightDir.size()) {
       *flight_dir = item.substr(kFlightDir.size());
@@ -98,7 +101,8 @@ Status read_hints(const char* hints, Context* context,
       return make_error(ALQ_INVALID_ARGUMENT,
                         "hint \"{}\": known are throttle_mb_per_s=N, N above "
                         "0, huge_pages=0 or 1, stage_sums=BYTES and "
-                        "stage_copies=BYTES from 0 to 2^40, and "
+                        "stage_copies=BYTES from 0 to 2^40, "
+                        "stage_streams=0 or 1, and "
                         "flight_dir=PATH",
                         item);
     }

@@ -28,6 +28,8 @@ struct Context {
   // Bytes between two ranks up to which private memory is staged: instead of
   // what the world measures.  Those of rank 0 count.
   std::optional<int64_t> stage_sums, stage_copies;
+  // And whether what peers read next is written past the caches.
+  std::optional<bool> stage_streams;
   LogRing log;
   Faults faults;
   std::unique_ptr<Flight> flight;  // null: nothing is recorded

@@ -40,22 +40,21 @@ Step direct(CollOp& op) {
   return op.peer == op.size ? Step::kDone : Step::kProgress;
 }
 
-// Own part goes to its place while it is in the cache.
 void fill(CollOp& op, const Staging& s, uint64_t w, std::byte* stage) {
   int64_t begin = 0;
   int64_t n = window_range(s, w, op.part_count(op.me) * op.in_size, &begin);
   stage_copy(op, stage, op.src() + begin, n);
-  std::byte* own = place(op, op.me);
-  if (op.src() != own)
-    counted_copy(op, own + begin, op.src() + begin, n, false);
 }
 
+// Own part goes to its place meanwhile.
 void take(CollOp& op, const Staging& s, uint64_t w) {
   for (int32_t q = 0; q < op.size; ++q) {
-    if (q == op.me) continue;
+    const bool own = q == op.me;
     int64_t begin = 0;
     int64_t n = window_range(s, w, op.part_count(q) * op.in_size, &begin);
-    counted_copy(op, place(op, q) + begin, staged(op, s, q, w), n, true);
+    const std::byte* from = own ? op.src() + begin : staged(op, s, q, w);
+    if (own && op.src() == place(op, q)) continue;
+    counted_copy(op, place(op, q) + begin, from, n, !own);
   }
 }
 

@@ -142,7 +142,7 @@ class Pair {
       if (way == Way::kStreamed) {
         stream_copy(stage, src(at), n);
       } else {
-        std::memcpy(stage, src(at), static_cast<size_t>(n));
+        block_copy(stage, src(at), n);
       }
       ALQ_TRY(meet());
       combine(sums, core_.control.stage(peer_) + window, at, n);
@@ -169,7 +169,7 @@ class Pair {
   void combine(bool sums, const std::byte* theirs, int64_t at, int64_t n) {
     auto* to = reinterpret_cast<std::byte*>(dst_.data()) + at;
     if (!sums) {
-      std::memcpy(to, theirs, static_cast<size_t>(n));
+      block_copy(to, theirs, n);
       return;
     }
     const void* srcs[2] = {src(at), theirs};
@@ -221,7 +221,8 @@ Status calibrate(GroupCore& core, Deadline deadline) {
   Header& header = core.control.header();
   header.stage_sums.store(context.stage_sums.value_or(limits.sums));
   header.stage_copies.store(context.stage_copies.value_or(limits.copies));
-  header.stage_streams.store(limits.streams ? 1 : 0);
+  header.stage_streams.store(
+      context.stage_streams.value_or(limits.streams) ? 1 : 0);
   return {};
 }
 

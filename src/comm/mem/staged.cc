@@ -48,7 +48,11 @@ Step staged_exchange(CollOp& op, const Staging& s, Fill fill, Take take) {
 void counted_copy(CollOp& op, void* to, const void* from, int64_t bytes,
                   bool from_peer) {
   if (bytes <= 0) return;
-  std::memcpy(to, from, static_cast<size_t>(bytes));
+  if (bytes <= kInlineBytes) {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+  } else {
+    block_copy(to, from, bytes);
+  }
   op.counts.bytes_read += bytes;
   op.counts.bytes_written += bytes;
   if (from_peer) op.counts.peer_bytes_read += bytes;
