@@ -168,8 +168,8 @@ struct ReduceArgs {
 void reduce_cpu(const ReduceArgs& args);
 
 // dst[i] = sum over k of factors[k] * srcs[k][i], linearly in k, in the
-// accumulate dtype (f64 for f64, else f32): factors are rounded to it, then each
-// product and each sum, and the result once to dtype.  dst may equal any
+// accumulate dtype (f64 for f64, else f32): factors are rounded to it, then
+// each product and each sum, and the result once to dtype.  dst may equal any
 // srcs[k].  Floats only.
 struct PremulArgs {
   void* dst;

@@ -76,7 +76,8 @@ class Library {
     }
     data_ = own_ = std::malloc(static_cast<size_t>(bytes));
     if (own_ == nullptr) team_.fail(fmt::format("no {} bytes", bytes));
-    std::memset(own_, 0, static_cast<size_t>(bytes));
+    // Not zero: that may become memory which is not there yet.
+    std::memset(own_, 1, static_cast<size_t>(bytes));
   }
   void all_reduce() {
     need(alq_group_all_reduce(group_, data_, data_, bytes_ / 4, ALQ_F32,

@@ -45,7 +45,7 @@ struct RanksOptions {
   bool cma = true;               // may read other processes' memory
   // Bytes up to which private memory is staged; negative: as measured.
   int64_t stage_limit = -1;
-  bool join = true;              // false: rank.group stays null
+  bool join = true;  // false: rank.group stays null
 };
 
 inline RanksOptions options(int32_t size, RankKind kind) {

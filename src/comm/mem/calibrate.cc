@@ -1,6 +1,7 @@
 #include "comm/mem/calibrate.h"
 
 #include <sched.h>
+#include <sys/mman.h>
 
 #include <algorithm>
 #include <cstdint>
@@ -17,11 +18,12 @@ namespace {
 
 constexpr int64_t kSmall = 32768, kLarge = 262144;
 constexpr int kTimes = 6, kTries = 24;   // the fastest counts
-constexpr int64_t kTimeNs = 20'000'000;  // a busy machine gets no more
+constexpr int64_t kTimeNs = 10'000'000;  // a busy machine gets no more
 // Beyond, buffers lie on huge pages, which are read much faster than what is
 // measured here.
 constexpr int64_t kMost = int64_t{2} << 20;
 
+constexpr int64_t kGiveUpNs = 1'000'000'000;  // on a rank that does not come
 // Where the ranks never ran side by side.  Streaming is the smaller risk: it
 // costs less where caches are shared than the lack of it where they are not.
 constexpr int64_t kUnknownSums = 1 << 20, kUnknownCopies = 1 << 16;
@@ -41,10 +43,9 @@ static_assert(sizeof(Note) <= kInlineBytes);
 // meet by their `staged` words, below all tickets of operations.
 class Pair {
  public:
-  Pair(GroupCore& core, int32_t peer, Deadline deadline)
+  Pair(GroupCore& core, int32_t peer)
       : core_(core),
         peer_(peer),
-        deadline_(deadline),
         src_(kLarge / sizeof(float)),
         dst_(kLarge / sizeof(float)) {}
 
@@ -94,13 +95,8 @@ class Pair {
     };
     core_.world->runner->wait(Poll(poll), deadline_);
     if (word(peer_).load() >= mine) return {};
-    if (!poisoned(core_)) {
-      poison(core_, ALQ_DEADLINE_EXCEEDED, core_.world_rank(peer_),
-             fmt::format("joining world: rank {} did not measure the switch to "
-                         "staging within the deadline",
-                         core_.world_rank(peer_)));
-    }
-    return poison_cause(core_);
+    return make_error(ALQ_UNAVAILABLE, "rank {} does not take part",
+                      core_.world_rank(peer_));
   }
 
   // Seconds of the fastest of several exchanges of `bytes` each way.  Those
@@ -109,17 +105,21 @@ class Pair {
   Status best(Way way, bool sums, int64_t bytes, double* seconds) {
     int64_t least = INT64_MAX;
     Note& mine = note(core_.rank);
-    for (int i = 0, good = 0; i < kTries && good < kTimes; ++i) {
+    for (int i = 0, good = 0; known_ && i < kTries && good < kTimes; ++i) {
       // As after a computation: what is sent was written just now.
       std::fill_n(src_.begin(), bytes / int64_t{sizeof(float)},
                   static_cast<float>(i));
       mine.cpu = sched_getcpu();
       ALQ_TRY(meet());
       const int64_t begin = now_ns();
-      ALQ_TRY(way == Way::kRead ? exchange_read(sums, bytes)
-                                : exchange_staged(way, sums, bytes));
+      bool done = true;
+      if (way == Way::kRead) {
+        done = exchange_read(sums, bytes);
+      } else {
+        ALQ_TRY(exchange_staged(way, sums, bytes));
+      }
       const int64_t end = now_ns();
-      mine.apart = mine.cpu >= 0 && mine.cpu != note(peer_).cpu &&
+      mine.apart = done && mine.cpu >= 0 && mine.cpu != note(peer_).cpu &&
                    mine.cpu == sched_getcpu();
       mine.late = end > end_;
       ALQ_TRY(meet());
@@ -127,7 +127,7 @@ class Pair {
         ++good;
         least = std::min(least, end - begin);
       }
-      if (note(0).late) break;
+      if (note(0).late) known_ = false;  // nothing more is measured
     }
     known_ = known_ && least != INT64_MAX;
     *seconds = static_cast<double>(least) * 1e-9;
@@ -150,19 +150,15 @@ class Pair {
     return {};
   }
 
-  Status exchange_read(bool sums, int64_t bytes) {
+  // Fails when the other has ended, which the next meeting finds.
+  bool exchange_read(bool sums, int64_t bytes) {
     std::byte* to = sums ? scratch_ : reinterpret_cast<std::byte*>(dst_.data());
     int64_t calls = 0;
-    int err = read_process(core_.pid(peer_), from_, to, bytes, &calls);
-    if (err != 0) {
-      return errno_error(ALQ_UNAVAILABLE,
-                         fmt::format("can not read {} bytes of rank {}'s "
-                                     "memory",
-                                     bytes, core_.world_rank(peer_)),
-                         err);
+    if (read_process(core_.pid(peer_), from_, to, bytes, &calls) != 0) {
+      return false;
     }
     if (sums) combine(true, scratch_, 0, bytes);
-    return {};
+    return true;
   }
 
   // dst = own source + theirs, or theirs.
@@ -183,7 +179,7 @@ class Pair {
 
   GroupCore& core_;
   const int32_t peer_;
-  const Deadline deadline_;
+  const Deadline deadline_ = Deadline::after(kGiveUpNs);
   std::vector<float> src_, dst_;
   std::byte* scratch_ = nullptr;
   uint64_t from_ = 0;  // the other's source
@@ -205,17 +201,38 @@ int64_t crossing(const Trials& t) {
   return static_cast<int64_t>(std::clamp(at, 0.0, static_cast<double>(kMost)));
 }
 
-Status calibrate(GroupCore& core, Deadline deadline) {
-  if (core.one_process) return {};
-  // The first staged operation finds its windows backed.
-  std::memset(core.control.stage(core.rank), 0, kRing * kPlaceBytes);
+namespace {
+
+// The first operations find their memory backed and mapped.
+void back(const GroupCore& core) {
+#ifdef MADV_POPULATE_WRITE
+  constexpr int32_t kFew = 8;  // ranks, whose windows are mapped too
+  // Where the system can not, the pages come when they are used.
+  madvise(core.segment->data(),
+          static_cast<size_t>(Control::hot_bytes(core.size)),
+          MADV_POPULATE_WRITE);
+  for (int32_t q = 0; q < core.size; ++q) {
+    if (q != core.rank && core.size > kFew) continue;
+    madvise(core.control.stage(q), kRing * kPlaceBytes, MADV_POPULATE_WRITE);
+  }
+#endif
+}
+
+}  // namespace
+
+void calibrate(GroupCore& core) {
+  if (core.one_process) return;
+  back(core);
   int32_t other = 1;
   while (core.pid(other) == core.pid(0)) ++other;
-  if (core.rank != 0 && core.rank != other) return {};
+  if (core.rank != 0 && core.rank != other) return;
   StageLimits limits;
-  Pair pair(core, core.rank == 0 ? other : 0, deadline);
-  ALQ_TRY(pair.run(&limits));
-  if (core.rank != 0) return {};
+  Pair pair(core, core.rank == 0 ? other : 0);
+  // The world is made: who fails or is late here is found by operations.
+  if (!pair.run(&limits).ok()) {
+    limits = {kUnknownSums, kUnknownCopies, limits.streams};
+  }
+  if (core.rank != 0) return;
   // Nobody chooses before rank 0 has announced its first operation.
   const Context& context = *core.world->context;
   Header& header = core.control.header();
@@ -223,7 +240,6 @@ Status calibrate(GroupCore& core, Deadline deadline) {
   header.stage_copies.store(context.stage_copies.value_or(limits.copies));
   header.stage_streams.store(
       context.stage_streams.value_or(limits.streams) ? 1 : 0);
-  return {};
 }
 
 StageLimits stage_limits(const World& world) {

@@ -9,7 +9,8 @@
 // filled past the caches (stream_copy.h).
 //
 // The result lies in the world's control block, so that all ranks choose alike.
-// Cost: about a millisecond when the world is made, of rank 0 and one other.
+// Cost: a few milliseconds when the world is made, of rank 0 and one other, and
+// not many more on a busy machine, which gets fixed limits instead.
 #pragma once
 
 #include "comm/mem/core.h"
@@ -32,7 +33,7 @@ int64_t crossing(const Trials& trials);
 
 // Measures, or takes the hints of rank 0; collective over the world.  Nothing
 // to do where all ranks are threads of one process.
-Status calibrate(GroupCore& core, Deadline deadline);
+void calibrate(GroupCore& core);
 
 StageLimits stage_limits(const World& world);
 

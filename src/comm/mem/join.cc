@@ -228,7 +228,7 @@ Result<std::shared_ptr<Group>> MemJoin::connect(
                        "(process_vm_readv): large operations on buffers that "
                        "are not from alq_buffer_alloc are staged");
   }
-  ALQ_TRY(calibrate(*core, deadline));
+  calibrate(*core);
   return std::shared_ptr<Group>(
       std::make_shared<MemGroup>(std::move(core), device_));
 }

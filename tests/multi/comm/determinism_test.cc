@@ -11,7 +11,7 @@ namespace aliquot::test {
 namespace {
 
 constexpr int64_t kElements = 30'011;
-constexpr int64_t kBuckets[] = {kElements, 7'001, 900};
+constexpr int64_t kBuckets[] = {kElements, 7'001, 3'000};
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
 constexpr int kRuns = 2;
 #else
