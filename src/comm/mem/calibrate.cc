@@ -23,6 +23,9 @@ constexpr int64_t kTimeNs = 10'000'000;  // a busy machine gets no more
 // measured here.
 constexpr int64_t kMost = int64_t{2} << 20;
 
+// Rank 0's `staged` word when it has stored the result: above all meetings and
+// below all tickets of operations.
+constexpr uint64_t kMeasured = 1 << 23;
 constexpr int64_t kGiveUpNs = 1'000'000'000;  // on a rank that does not come
 // Where the ranks never ran side by side.  Streaming is the smaller risk: it
 // costs less where caches are shared than the lack of it where they are not.
@@ -218,6 +221,17 @@ void back(const GroupCore& core) {
 #endif
 }
 
+// All leave the join at about the same time.
+void await_result(const GroupCore& core) {
+  auto poll = [&](bool) {
+    if (core.control.member(0).staged.value.load() >= kMeasured) {
+      return Step::kDone;
+    }
+    return poisoned(core) ? Step::kFailed : Step::kWaiting;
+  };
+  core.world->runner->wait(Poll(poll), Deadline::after(kGiveUpNs));
+}
+
 }  // namespace
 
 void calibrate(GroupCore& core) {
@@ -225,14 +239,14 @@ void calibrate(GroupCore& core) {
   back(core);
   int32_t other = 1;
   while (core.pid(other) == core.pid(0)) ++other;
-  if (core.rank != 0 && core.rank != other) return;
+  if (core.rank != 0 && core.rank != other) return await_result(core);
   StageLimits limits;
   Pair pair(core, core.rank == 0 ? other : 0);
   // The world is made: who fails or is late here is found by operations.
   if (!pair.run(&limits).ok()) {
     limits = {kUnknownSums, kUnknownCopies, limits.streams};
   }
-  if (core.rank != 0) return;
+  if (core.rank != 0) return await_result(core);
   // Nobody chooses before rank 0 has announced its first operation.
   const Context& context = *core.world->context;
   Header& header = core.control.header();
@@ -240,6 +254,8 @@ void calibrate(GroupCore& core) {
   header.stage_copies.store(context.stage_copies.value_or(limits.copies));
   header.stage_streams.store(
       context.stage_streams.value_or(limits.streams) ? 1 : 0);
+  core.self().staged.value.store(kMeasured);
+  core.ring_peers();
 }
 
 StageLimits stage_limits(const World& world) {
