@@ -139,17 +139,19 @@ def parse():
         "Python's standard library")
     add("--max-bytes", type=int, default=4 << 20, help="of text")
     add("--strategy", default="fsdp",
-        choices=("ddp", "zero1", "zero2", "fsdp", "hsdp"))
+        choices=("ddp", "zero1", "zero2", "fsdp", "hsdp"),
+        help="what the ranks share out")
     add("--mesh", help="e.g. dp_replicate=2,dp_shard=2; none: all ranks shard")
-    add("--steps", type=int, default=200)
+    add("--steps", type=int, default=200, help="optimizer steps")
     add("--batch", type=int, default=8, help="texts per rank and step")
     add("--length", type=int, default=128, help="bytes per text")
-    add("--dim", type=int, default=128)
-    add("--layers", type=int, default=4)
-    add("--heads", type=int, default=4)
-    add("--lr", type=float, default=2e-3)
-    add("--eval-batches", type=int, default=16)
-    add("--seed", type=int, default=1)
+    add("--dim", type=int, default=128, help="width")
+    add("--layers", type=int, default=4, help="blocks")
+    add("--heads", type=int, default=4, help="attention, a divisor of --dim")
+    add("--lr", type=float, default=2e-3, help="peak learning rate")
+    add("--eval-batches", type=int, default=16,
+        help="batches of text not seen, at the end")
+    add("--seed", type=int, default=1, help="of weights and batches")
     args = parser.parse_args()
     if args.dim % args.heads or args.steps < 1:
         parser.error("--dim is a multiple of --heads, and --steps is positive")
@@ -192,8 +194,12 @@ def main():
                             for _ in range(args.eval_batches)]).mean()
     context.world.all_reduce(loss, op="avg")
     if context.rank == 0:
+        entropy = unigram_entropy(held_out)
         print(f"loss {loss.item():.3f} nats per byte on text not seen, "
-              f"unigram entropy {unigram_entropy(held_out):.3f}")
+              f"unigram entropy {entropy:.3f}")
+        if loss > entropy:
+            print("it knows less than the frequency of each byte so far: "
+                  f"give it more than {args.steps} --steps")
 
 
 if __name__ == "__main__":

@@ -198,8 +198,8 @@ void add_blame(CLI::App& app, int* code) {
       "Say in one sentence who made a job fail, from its flight files");
   auto folder = std::make_shared<std::string>();
   auto all = std::make_shared<bool>(false);
-  sub->add_option("folder", *folder,
-                  "Where the ranks recorded (ALIQUOT_FLIGHT_DIR)")
+  sub->add_option("folder", *folder, "Where the ranks recorded")
+      ->envname("ALIQUOT_FLIGHT_DIR")
       ->required();
   sub->add_flag("--ranks", *all, "Also a line about each rank");
   sub->footer("Example: aliquot blame /tmp/flight");

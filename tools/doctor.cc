@@ -163,12 +163,13 @@ void print(const std::vector<Section>& sections, const Json& runtime,
                              : "CPU ranks cannot run here; see BAD above.");
 }
 
-int doctor(bool json) {
+int doctor(bool json, const std::vector<std::string>& folders) {
   // Children first: a process that opened the library must not fork it.
-  std::vector<Section> sections = {{"resources", probe_resources()},
-                                   {"sharing", probe_sharing()},
-                                   {"optional libraries", probe_libraries()},
-                                   {"ranks", {trial()}}};
+  std::vector<Section> sections = {
+      {"resources", probe_resources()},
+      {"sharing", probe_sharing()},
+      {"optional libraries", probe_libraries(folders)},
+      {"ranks", {trial()}}};
   bool healthy = true;
   for (const Section& section : sections) {
     for (const Finding& f : section.findings) {
@@ -191,7 +192,12 @@ void add_doctor(CLI::App& app, int* code) {
       "doctor", "Check whether ranks can run on this machine, and how well");
   auto json = std::make_shared<bool>(false);
   sub->add_flag("--json", *json, "Write JSON");
-  sub->callback([=] { *code = doctor(*json); });
+  auto folders = std::make_shared<std::vector<std::string>>();
+  sub->add_option("--library-dir", *folders,
+                  "Look for optional libraries here first; may be repeated")
+      ->type_name("FOLDER")
+      ->take_all();
+  sub->callback([=] { *code = doctor(*json, *folders); });
 }
 
 }  // namespace aliquot::tools

@@ -12,16 +12,17 @@ namespace {
 
 // Says which commands there are when the first word is none of them.
 bool is_known(const CLI::App& app, const std::string& word) {
-  if (word.starts_with("-")) return true;
+  if (word.starts_with("-")) return true;  // the parser's
   std::string names;
   for (const CLI::App* sub : app.get_subcommands(nullptr)) {
     if (sub->get_name() == word) return true;
     names += " " + sub->get_name();
   }
   fmt::print(stderr,
-             "aliquot has no command \"{}\"; it has:{}\nRun with --help for "
-             "more information.\n",
-             word, names);
+             "aliquot {}; it has:{}\nRun with --help for more information.\n",
+             word.empty() ? "needs a command"
+                          : fmt::format("has no command \"{}\"", word),
+             names);
   return false;
 }
 
@@ -48,7 +49,7 @@ int main(int argc, char** argv) {
   add_bench(app, &code);
   add_blame(app, &code);
   add_version(app, &code);
-  if (!words.empty() && !is_known(app, words.back())) return kUsage;
+  if (!is_known(app, words.empty() ? "" : words.back())) return kUsage;
   try {
     app.parse(words);
   } catch (const CLI::ParseError& error) {

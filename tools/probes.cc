@@ -270,9 +270,10 @@ Finding huge_pages() {
   if (own == "never" || shared == "never" || shared == "deny") {
     f.verdict = Verdict::kNote;
     f.advice =
-        "Large buffers are faster on huge pages: as root, write madvise "
-        "to enabled and advise to shmem_enabled in " +
-        std::string(kBase) + ".";
+        "Large buffers are faster on huge pages; as root, until the next "
+        "boot: (cd " +
+        std::string(kBase) +
+        "; echo madvise > enabled; echo advise > shmem_enabled).";
   }
   return f;
 }
@@ -312,10 +313,18 @@ struct Optional {
 };
 
 // In a child: a library's own start-up code stays out of this process.
-std::string load_path(const Optional& library) {
-  return in_child([&]() -> std::string {
+std::string load_path(const Optional& library,
+                      const std::vector<std::string>& folders) {
+  std::vector<std::string> names;
+  for (const std::string& folder : folders) {
     for (const char* soname : library.sonames) {
-      void* handle = dlopen(soname, RTLD_LAZY | RTLD_LOCAL);
+      names.push_back(folder + "/" + soname);
+    }
+  }
+  names.insert(names.end(), library.sonames.begin(), library.sonames.end());
+  return in_child([&]() -> std::string {
+    for (const std::string& name : names) {
+      void* handle = dlopen(name.c_str(), RTLD_LAZY | RTLD_LOCAL);
       link_map* map = nullptr;
       if (handle != nullptr && dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0) {
         return map->l_name;
@@ -325,11 +334,12 @@ std::string load_path(const Optional& library) {
   });
 }
 
-Finding optional_library(const Optional& library) {
+Finding optional_library(const Optional& library,
+                         const std::vector<std::string>& folders) {
   Finding f = {library.name, Verdict::kOk, "", ""};
-  std::string path = load_path(library);
+  std::string path = load_path(library, folders);
   bool built = alq_has(library.feature) == 1;
-  f.value = path.empty() ? "not found" : path;
+  f.value = path.empty() ? "none here" : path;
   if (!built) {
     f.value += fmt::format("; this build has no {}", library.feature);
   } else if (path.empty()) {
@@ -350,7 +360,7 @@ std::vector<Finding> probe_sharing() {
           dev_shm(), huge_pages(), loopback()};
 }
 
-std::vector<Finding> probe_libraries() {
+std::vector<Finding> probe_libraries(const std::vector<std::string>& folders) {
   std::vector<Finding> out;
   for (const Optional& library : {
            Optional{"CUDA driver", "device.cuda", "GPUs", {"libcuda.so.1"}},
@@ -363,7 +373,7 @@ std::vector<Finding> probe_libraries() {
                     "fast matrix products on the CPU",
                     {"libopenblas.so.0", "libblas.so.3"}},
        }) {
-    out.push_back(optional_library(library));
+    out.push_back(optional_library(library, folders));
   }
   return out;
 }

@@ -24,7 +24,7 @@ struct Finding {
 std::vector<Finding> probe_resources();
 // Shared memory, huge pages, reading a peer's memory, loopback.
 std::vector<Finding> probe_sharing();
-// Libraries that are loaded on demand.
-std::vector<Finding> probe_libraries();
+// Libraries that are loaded on demand, looked for in these folders first.
+std::vector<Finding> probe_libraries(const std::vector<std::string>& folders);
 
 }  // namespace aliquot::tools

@@ -7,6 +7,10 @@ namespace aliquot::kernels {
 
 void fill_cpu(const FillArgs& args);
 void copy_cpu(const CopyArgs& args);
+// As copy_cpu, past the caches.  Other threads may be told of the bytes after
+// flush_cold_cpu.  Must not overlap.
+void copy_cold_cpu(const CopyArgs& args);
+void flush_cold_cpu();
 void cast_cpu(const CastArgs& args);
 void accumulate_cpu(const AccumulateArgs& args);
 void adamw_cpu(const AdamWArgs& args);

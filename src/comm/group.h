@@ -15,6 +15,7 @@
 #include "base/dtype.h"
 #include "base/status.h"
 #include "device/device.h"
+#include "kernels/ops.h"
 
 namespace aliquot {
 
@@ -52,9 +53,15 @@ inline bool is_pair(CollKind kind) {
 // The first infinite or NaN element that a rank contributed to reductions: of
 // the lowest rank, its lowest element.
 struct BadSource {
-  int64_t element = -1;  // Coll::bad_base + the index in src; -1: none
+  int64_t element = -1;  // Coll::base + the index in src; -1: none
   int32_t rank = -1;     // in the group
 };
+
+// Elements of an all-reduce that a rank sums for all: chunks begin on cache
+// lines.
+inline int64_t reduce_chunk(int64_t count, int32_t ranks) {
+  return ((count + ranks - 1) / ranks + 63) / 64 * 64;
+}
 
 // One collective call.  counts empty: `count` for every rank; else one entry
 // per rank (gathers and scatters), valid for the call.
@@ -79,7 +86,13 @@ struct Coll {
   // where this rank sums, at no cost while there are none, and noted here; it
   // lives until the operation is done.
   BadSource* bad = nullptr;
-  int64_t bad_base = 0;
+  // All-reduce and reduce-scatter of floats: if not null, the squares of the
+  // elements that this rank sums (reduce_chunk) are added here on the way; it
+  // lives until the operation is done.
+  kernels::NormBins* norm = nullptr;
+  int64_t base = 0;  // number of src's first element in `bad` and `norm`
+  // The result is not read soon: it need not pass through the caches.
+  bool cold = false;
   int32_t root = 0;  // or the peer of send and recv, as rank in the group
   // The caller promises not to change src before it next synchronises with all
   // members, so completion need not wait for peers to have read it.

@@ -182,7 +182,8 @@ class Engine {
   int64_t steps_ = 0;
   int32_t replans_ = 0;
   bool gathered_since_sync_ = false;
-  bool dirty_ = false;  // written since the last meeting
+  bool grads_exposed_ = false;  // since this step began: they may have changed
+  bool dirty_ = false;          // written since the last meeting
 };
 
 }  // namespace aliquot::engine

@@ -353,6 +353,7 @@ void Executor::reset_counters() {
   exposed_ = {};
   traffic_ = {};
   std::fill(bad_.begin(), bad_.end(), BadSource());
+  norm_ = {};
 }
 
 }  // namespace aliquot::engine

@@ -99,6 +99,10 @@ class Executor {
   const ExposedTime& exposed() const { return exposed_; }
   const Traffic& traffic() const { return traffic_; }
   BadGradient bad_gradient() const;
+  // Do the reductions of this segment count its part of the gradient's norm, as
+  // Coll::norm says?  The norm of all that do, in this step so far.
+  bool norm_on_the_way(const SegmentPlan& segment) const;
+  const kernels::NormBins& norm() const { return norm_; }
   // After the groups were aborted: nothing runs any more, however it ended.
   Status settle(Deadline deadline);
   // Other groups and streams; what was going on is forgotten.
@@ -183,6 +187,7 @@ class Executor {
   std::vector<std::vector<Counts>> counts_;
   // Per microbatch, written by reductions and kernels; rank -1 is the own one.
   std::vector<BadSource> bad_;
+  kernels::NormBins norm_ = {};
   MicrobatchPlace place_;
   int32_t step_ = 0;
   ExposedTime exposed_;

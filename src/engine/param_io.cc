@@ -113,6 +113,7 @@ Status Engine::round_masters() {
 
 Status Engine::param_touch() {
   ALQ_TRY(need_committed("param_touch"));
+  grads_exposed_ = true;
   ALQ_TRY(settle());
   ALQ_TRY(round_masters());
   Coll barrier;
@@ -126,6 +127,7 @@ Status Engine::param_touch() {
 Status Engine::param_write(int32_t id, int32_t what, const void* data,
                            int64_t begin, int64_t count, Dtype dtype) {
   ALQ_TRY(need_committed("param_write"));
+  if (what == ALQ_GRAD) grads_exposed_ = true;
   ALQ_TRY(check_param(id));
   const Param& param = model_.params[static_cast<size_t>(id)];
   ALQ_TRY(check_range(param, "write", data, begin, count));
@@ -237,6 +239,7 @@ Status Engine::read_chunk(int32_t id, const Part& part, void* data,
 Status Engine::param_read(int32_t id, int32_t what, void* data, int64_t begin,
                           int64_t count, Dtype dtype) {
   ALQ_TRY(need_committed("param_read"));
+  if (what == ALQ_GRAD) grads_exposed_ = true;
   ALQ_TRY(check_param(id));
   const Param& param = model_.params[static_cast<size_t>(id)];
   ALQ_TRY(check_range(param, "read", data, begin, count));
@@ -259,6 +262,7 @@ Status Engine::param_read(int32_t id, int32_t what, void* data, int64_t begin,
 
 Status Engine::shard_view(int32_t id, int32_t what, alq_shard* out) {
   ALQ_TRY(need_committed("shard_view"));
+  if (what == ALQ_GRAD) grads_exposed_ = true;
   ALQ_TRY(check_param(id));
   ALQ_ASSIGN(Part part, part_of(id, what));
   out->data = part.data;

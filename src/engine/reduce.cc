@@ -11,6 +11,19 @@
 
 namespace aliquot::engine {
 
+namespace {
+
+// An engine this small stays in the caches from the reduction to the step.
+constexpr int64_t kCachedBytes = int64_t{16} << 20;
+
+}  // namespace
+
+// What one reduction over the shards leaves is the step's gradient.
+bool Executor::norm_on_the_way(const SegmentPlan& p) const {
+  return plan_.axes.shards > 1 && plan_.axes.replicas == 1 &&
+         p.shard_levels.empty() && !context_->faults.skips("engine.comm");
+}
+
 Status Executor::reduce(int32_t bundle, Stream* caller) {
   ALQ_TRY(context_->faults.point("engine.reduce"));
   BundleEvents& events = events_[static_cast<size_t>(bundle)];
@@ -134,8 +147,10 @@ Status Executor::reduce_over_shards(int32_t bundle, size_t segment,
   coll.label = model_.bundles[static_cast<size_t>(bundle)].name.c_str();
   if (p.local_levels.empty()) {
     coll.bad = &bad_[static_cast<size_t>(place_.index)];
-    coll.bad_base = element_base(bundle, static_cast<int32_t>(segment));
   }
+  if (norm_on_the_way(p)) coll.norm = &norm_;
+  coll.base = element_base(bundle, static_cast<int32_t>(segment));
+  coll.cold = !sums && plan_.arena_bytes > kCachedBytes;
   if (p.extent == Extent::kWhole) return reduce_whole(p, coll, first);
   coll.kind = CollKind::kReduceScatter;
   coll.counts = counts_[static_cast<size_t>(bundle)][segment].shards;

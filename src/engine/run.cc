@@ -159,6 +159,7 @@ Status Engine::microbatch_begin(int32_t mode, double weight, bool last,
   gathered_since_sync_ = true;
   if (train) {
     if (microbatch_ == 0) {
+      grads_exposed_ = false;
       executor_->reset_counters();
       executor_->set_step(static_cast<int32_t>(steps_));
     }

@@ -40,7 +40,7 @@ void Engine::make_shares() {
 // that own the same ones.
 Range Engine::counted(const SegmentPlan& p) const {
   const DataAxes& axes = plan_.axes;
-  int64_t copies = 1, copy = 0;
+  int32_t copies = 1, copy = 0;
   if (p.extent != Extent::kPart) {
     copies = axes.replicas;
     copy = axes.replica_index;
@@ -49,16 +49,20 @@ Range Engine::counted(const SegmentPlan& p) const {
     copies *= axes.shards;
     copy = copy * axes.shards + axes.shard_index;
   }
-  int64_t most = (p.own.count + copies - 1) / copies;
+  int64_t most = reduce_chunk(p.own.count, copies);
   int64_t begin = std::min(copy * most, p.own.count);
   return {begin, std::min(begin + most, p.own.count) - begin};
 }
 
+// Reductions counted most of it on their way, which nobody changed since.
 Status Engine::local_norm(Stream* stream, StepShare* mine) {
+  bool counted_before = !grads_exposed_;
+  if (counted_before) kernels::norm_merge(&mine->bins, executor_->norm());
   for (size_t b = 0; b < plan_.bundles.size(); ++b) {
     for (size_t s = 0; s < plan_.bundles[b].segments.size(); ++s) {
       const SegmentPlan& p = plan_.bundles[b].segments[s];
       if (p.grad_dtype == 0) continue;
+      if (counted_before && executor_->norm_on_the_way(p)) continue;
       Range part = counted(p);
       if (part.count == 0) continue;
       int64_t base = executor_->element_base(static_cast<int32_t>(b),

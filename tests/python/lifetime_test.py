@@ -4,14 +4,18 @@ import gc
 import os
 import pickle
 import signal
+import sys
+import tempfile
 import threading
 import time
 import unittest
+import unittest.mock
 
 import numpy as np
 import ranks
 
 import aliquot
+from aliquot import _command
 
 
 def task_count():
@@ -102,6 +106,18 @@ class Errors(unittest.TestCase):
         with self.assertRaisesRegex(AssertionError, "ArithmeticError|seen"):
             ranks.run_threads(2, body)
         self.assertLess(time.monotonic() - started, 30)
+
+
+class Command(unittest.TestCase):
+    def test_libraries_of_wheels_are_found(self):
+        with tempfile.TemporaryDirectory() as site:
+            folders = [os.path.join(site, *parts) for parts in (
+                ("nvidia", "cu13", "lib"), ("nvidia", "nccl", "lib"),
+                ("libucx_cu12", "lib"))]
+            for folder in folders + [os.path.join(site, "other", "lib")]:
+                os.makedirs(folder)
+            with unittest.mock.patch.object(sys, "path", [site]):
+                self.assertEqual(_command.wheel_folders(), folders)
 
 
 class Lifetimes(unittest.TestCase):

@@ -19,19 +19,8 @@ from torch import nn
 
 import aliquot
 import aliquot.torch as at
-from aliquot.torch import _direct
 
 torch.set_num_threads(1)
-
-
-def sharded(context, strategy="fsdp", **options):
-    return at.shard(tm.make(), strategy, context, [tm.Block], poison=True,
-                    **options)
-
-
-def step(model, optimizer, rank, number):
-    model(tm.tokens(rank, number)).backward()
-    optimizer.step()
 
 
 def run_to_the_end(size, body):
@@ -57,13 +46,13 @@ class Exceptions(unittest.TestCase):
         """Rank 1 fails; rank 0 gets an error in bounded time."""
         for strategy in ("ddp", "fsdp"):
             def body(context):
-                model = sharded(context, strategy)
+                model = tm.sharded(context, strategy)
                 optimizer = at.AdamW(model.parameters(), lr=tm.LR)
-                step(model, optimizer, context.rank, 0)
+                tm.step(model, optimizer, context.rank, 0)
                 if context.rank == 1:
                     prepare(model)
                 for number in range(1, 3):
-                    step(model, optimizer, context.rank, number)
+                    tm.step(model, optimizer, context.rank, number)
 
             with self.subTest(strategy=strategy):
                 started = time.monotonic()
@@ -99,7 +88,7 @@ class Exceptions(unittest.TestCase):
         plain.step(1)
 
         def body(context):
-            model = sharded(context, gather="copy")
+            model = tm.sharded(context, gather="copy")
             optimizer = at.AdamW(model.parameters(), lr=tm.LR, betas=tm.BETAS,
                                  weight_decay=tm.DECAY)
             model.fail_in = 2
@@ -108,7 +97,7 @@ class Exceptions(unittest.TestCase):
             assert all(unit.entry is None for unit in
                        model._aliquot_runtime.units)
             model.fail_in = None
-            step(model, optimizer, context.rank, 1)
+            tm.step(model, optimizer, context.rank, 1)
             return model.state_dict()
 
         for state in ranks.run_threads(2, body):
@@ -118,7 +107,7 @@ class Exceptions(unittest.TestCase):
     def test_backward_that_raised(self):
         """The step is incomplete: said at the next call, with what to do."""
         def body(context):
-            model = sharded(context)
+            model = tm.sharded(context)
             optimizer = at.AdamW(model.parameters(), lr=tm.LR)
 
             def fail(_):
@@ -136,7 +125,7 @@ class Exceptions(unittest.TestCase):
                                             "abandon"):
                     call()
             at.abandon(model)
-            step(model, optimizer, context.rank, 1)
+            tm.step(model, optimizer, context.rank, 1)
             return model.state_dict()
 
         for state in ranks.run_threads(2, body):
@@ -147,175 +136,10 @@ class Exceptions(unittest.TestCase):
                 self.assertLess((value - state[name]).abs().max(), 1e-11)
 
 
-class Misuse(unittest.TestCase):
-    def test_too_many_microbatches(self):
-        def body(context):
-            model = sharded(context)
-            at.AdamW(model.parameters(), lr=tm.LR)
-            model(tm.tokens(0, 0)).backward()
-            with self.assertRaisesRegex(aliquot.FailedPrecondition,
-                                        "microbatches="):
-                model(tm.tokens(0, 1)).backward()
-
-        ranks.run_threads(2, body)
-
-    def test_wrong_arguments(self):
-        def body(context):
-            with self.assertRaisesRegex(ValueError, "no Conv2d"):
-                at.shard(tm.make(), "fsdp", context, [nn.Conv2d])
-            with self.assertRaisesRegex(ValueError, "leave it out"):
-                at.shard(tm.make(), "fsdp", context, optimizer="adamw")
-            model = sharded(context)
-            with self.assertRaisesRegex(ValueError, "not an option"):
-                at.AdamW(model.parameters(), amsgrad=True)
-            optimizer = at.AdamW(model.parameters())
-            optimizer.param_groups[0]["eps"] = 1.0
-            model(tm.tokens(0, 0)).backward()
-            with self.assertRaisesRegex(aliquot.FailedPrecondition,
-                                        "after the engine was planned"):
-                optimizer.step()
-
-        ranks.run_threads(2, body)
-
-    def test_types_are_changed_before(self):
-        def body(context):
-            model = sharded(context, "ddp")
-            for change in (model.float, model.blocks[1].half,
-                           lambda: model.to("meta"),
-                           lambda: nn.Sequential(model).bfloat16()):
-                with self.assertRaisesRegex(aliquot.FailedPrecondition,
-                                            "before aliquot.torch.shard"):
-                    change()
-            at.AdamW(model.parameters())
-            self.assertRaises(aliquot.FailedPrecondition, model.float)
-            before = model.blocks[1].mix.weight.data_ptr()
-            model.to("cpu", torch.float64).cpu().double()
-            assert model.blocks[1].mix.weight.data_ptr() == before
-            copy.deepcopy(model).float()
-            at.unshard(model).float()
-            assert model.blocks[1].mix.weight.dtype == torch.float32
-
-        ranks.run_threads(2, body)
-
-    def test_zero_grad_of_the_model(self):
-        """Drops what was summed, also while another rank is in its backward;
-        so does the optimizer's."""
-        def body(context):
-            model = sharded(context)
-            optimizer = at.AdamW(model.parameters())
-            model.zero_grad()
-            step(model, optimizer, context.rank, 0)
-            before = model.state_dict()
-            for drop in (model.zero_grad, optimizer.zero_grad):
-                loss = model(tm.tokens(context.rank, 1))
-                if context.rank == 1:
-                    time.sleep(0.2)
-                loss.backward()
-                copy.deepcopy(model).zero_grad()
-                assert model._aliquot_runtime.count == 1
-                drop()
-                optimizer.step()
-                for name, value in model.state_dict().items():
-                    assert torch.equal(value, before[name])
-            step(model, optimizer, context.rank, 1)
-            return model.state_dict()["norm.weight"]
-
-        plain = tm.Plain(2, tm.make(), lambda ps: torch.optim.AdamW(ps))
-        for number in range(2):
-            plain.step(number)
-        for value in ranks.run_threads(2, body):
-            self.assertLess((value - plain.model.norm.weight).abs().max(),
-                            1e-11)
-
-    def test_step_without_backward(self):
-        def body(context):
-            model = sharded(context)
-            optimizer = at.AdamW(model.parameters())
-            before = model.state_dict()
-            optimizer.step()
-            optimizer.zero_grad()
-            for name, value in model.state_dict().items():
-                assert torch.equal(value, before[name])
-
-        ranks.run_threads(2, body)
-
-    def test_gradients_are_there_between_backward_and_step(self):
-        plain = tm.Plain(2, tm.make())
-        for rank in range(2):
-            (plain.model(tm.tokens(rank, 0)) / 2).backward()
-        expect = plain.model.norm.weight.grad
-
-        def body(context):
-            model = sharded(context, "ddp")
-            optimizer = at.AdamW(model.parameters())
-            model(tm.tokens(context.rank, 0)).backward()
-            grad = model.norm.weight.grad
-            assert torch.allclose(grad * 2, expect * 2, atol=1e-14)
-            assert abs(grad.norm().item() - expect.norm().item()) < 1e-14
-            assert not grad.isnan().any()
-            grad.zero_()
-            assert grad.abs().sum() == 0
-            grad.add_(expect)
-            assert torch.allclose(grad + 0, expect, atol=1e-14)
-            optimizer.step()
-            assert model.norm.weight.grad is None
-            with self.assertRaisesRegex(aliquot.FailedPrecondition,
-                                        "between the last backward"):
-                grad + 1
-
-        ranks.run_threads(2, body)
-
-    def test_gradients_in_place(self):
-        """As many as there are plain matrices, and refusals instead of wrong
-        sums where a weight is used in another way too."""
-        written = []
-
-        def count(param):
-            written.append(param.name)
-            return done(param)
-
-        done, _direct.done = _direct.done, count
-        self.addCleanup(setattr, _direct, "done", done)
-
-        def body(context):
-            model = at.shard(tm.make(tied=False), "ddp", context, [tm.Block],
-                             lend_from=1)
-            optimizer = at.AdamW(model.parameters(), lr=tm.LR)
-            step(model, optimizer, context.rank, 0)
-            count = len(written)
-            loss = model(tm.tokens(context.rank, 1))
-            loss = loss + model.blocks[0].mix.weight.square().sum()
-            with self.assertRaisesRegex(aliquot.FailedPrecondition,
-                                        "final in this microbatch"):
-                loss.backward()
-            return count
-
-        self.assertEqual(ranks.run_threads(1, body), [2 * tm.LAYERS + 1])
-        self.assertIn("embed.weight", written)
-        self.assertNotIn("head.weight", written)  # the model multiplies by it
-
-    def test_non_finite_gradients_skip_the_step(self):
-        def body(context):
-            model = sharded(context)
-            optimizer = at.AdamW(model.parameters())
-            before = model.state_dict()
-            loss = model(tm.tokens(context.rank, 0))
-            (loss * (float("nan") if context.rank else 1)).backward()
-            optimizer.step()
-            assert optimizer.skipped
-            assert optimizer.last_report.bad_rank == 1
-            for name, value in model.state_dict().items():
-                assert torch.equal(value, before[name])
-            step(model, optimizer, context.rank, 1)
-            assert not optimizer.skipped
-
-        ranks.run_threads(2, body)
-
-
 class Ends(unittest.TestCase):
     def test_two_models_and_garbage(self):
         def body(context):
-            first, second = sharded(context), sharded(context, "ddp")
+            first, second = tm.sharded(context), tm.sharded(context, "ddp")
             one = at.AdamW(first.parameters(), lr=tm.LR)
             two = at.SGD(second.parameters(), lr=tm.LR)
             for number in range(2):
@@ -357,20 +181,20 @@ class Ends(unittest.TestCase):
     def test_deep_copies_are_ordinary_models(self):
         """As for a moving average of the weights."""
         def body(context):
-            model = sharded(context, "ddp", lend_from=1)
+            model = tm.sharded(context, "ddp", lend_from=1)
             optimizer = at.AdamW(model.parameters(), lr=tm.LR)
-            step(model, optimizer, context.rank, 0)
+            tm.step(model, optimizer, context.rank, 0)
             twin = copy.deepcopy(model)
             batch = tm.tokens(context.rank, 5)
             with torch.no_grad():
                 expect = model(batch)
-            step(model, optimizer, context.rank, 1)
+            tm.step(model, optimizer, context.rank, 1)
             if context.rank == 0:  # it needs no peers
                 loss = twin(batch)
                 assert torch.equal(loss, expect)
                 loss.backward()
                 assert twin.blocks[0].mix.weight.grad.abs().sum() > 0
-            step(model, optimizer, context.rank, 2)
+            tm.step(model, optimizer, context.rank, 2)
             with self.assertRaisesRegex(TypeError, "state_dict"):
                 pickle.dumps(model._aliquot_runtime)
 
@@ -379,7 +203,7 @@ class Ends(unittest.TestCase):
     def test_interrupt_in_forward(self):
         """KeyboardInterrupt between two modules leaves no unit half open."""
         def body(context):
-            model = sharded(context, gather="copy")
+            model = tm.sharded(context, gather="copy")
             optimizer = at.AdamW(model.parameters(), lr=tm.LR)
 
             def interrupt(*_):
@@ -391,7 +215,7 @@ class Ends(unittest.TestCase):
             handle.remove()
             assert not any(unit.entry or unit.shown for unit in
                            model._aliquot_runtime.units)
-            step(model, optimizer, context.rank, 1)
+            tm.step(model, optimizer, context.rank, 1)
 
         ranks.run_threads(2, body)
 
@@ -421,7 +245,7 @@ def train_until_interrupted():
     rank = at.default_context().rank
     number = 0
     while number < 100000:
-        step(model, optimizer, rank, number % 50)
+        tm.step(model, optimizer, rank, number % 50)
         number += 1
         if number == 5:
             print("running", flush=True)

@@ -9,6 +9,8 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+import aliquot.torch as at
+
 VOCAB, DIM, LAYERS, SEQ = 13, 8, 4, 5
 LR, DECAY, BETAS = 0.01, 0.1, (0.9, 0.95)
 MESHES = {"ddp": "", "zero1": "", "zero2": "", "fsdp": "",
@@ -171,3 +173,13 @@ class Plain:
         self.optimizer.step()
         self.optimizer.zero_grad()
         return losses, norm.item()
+
+
+def sharded(context, strategy="fsdp", **options):
+    return at.shard(make(), strategy, context, [Block], poison=True,
+                    **options)
+
+
+def step(model, optimizer, rank, number):
+    model(tokens(rank, number)).backward()
+    optimizer.step()

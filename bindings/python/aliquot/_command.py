@@ -1,5 +1,6 @@
 """python -m aliquot ...: hands over to the aliquot command."""
 
+import glob
 import json
 import os
 import sys
@@ -21,10 +22,22 @@ def command_path() -> Optional[str]:
     return next((p for p in places if os.access(p, os.X_OK)), None)
 
 
+def wheel_folders() -> List[str]:
+    """Where CUDA, NCCL and UCX wheels of this Python keep their libraries."""
+    found = []
+    for site in sys.path:
+        for pattern in ("nvidia/*/lib", "libucx*/lib"):
+            found += sorted(glob.glob(os.path.join(glob.escape(site), pattern)))
+    return [f for f in dict.fromkeys(found) if os.path.isdir(f)]
+
+
 def main(arguments: Optional[List[str]] = None) -> int:
     if arguments is None:
         arguments = sys.argv[1:]
     command = command_path()
+    if arguments[:1] == ["doctor"]:
+        for folder in wheel_folders():
+            arguments = arguments + ["--library-dir", folder]
     if command is not None:
         sys.stdout.flush()
         os.execv(command, ["aliquot"] + arguments)

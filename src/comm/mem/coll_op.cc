@@ -40,10 +40,7 @@ CollOp::CollOp(GroupCore& group_core, std::shared_ptr<GroupCore> keep,
     std::copy(c.recv_counts.begin(), c.recv_counts.end(), own_recv_counts_);
     coll.recv_counts = {own_recv_counts_, c.recv_counts.size()};
   }
-  if (c.kind == CollKind::kAllReduce) {
-    // Chunks begin on cache lines.
-    chunk_ = ((c.count + size - 1) / size + 63) / 64 * 64;
-  }
+  if (c.kind == CollKind::kAllReduce) chunk_ = reduce_chunk(c.count, size);
   describe();
   int64_t payload = part_total() * in_size;
   if (c.kind == CollKind::kAllGather || c.kind == CollKind::kGather) {

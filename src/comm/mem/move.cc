@@ -4,9 +4,7 @@
 #include "comm/mem/move.h"
 
 #include <algorithm>
-#include <cstring>
 
-#include "comm/mem/stream_copy.h"
 #include "kernels/cpu/cpu.h"
 
 namespace aliquot::mem {
@@ -18,7 +16,15 @@ constexpr int64_t kBlock = 262144;
 constexpr int64_t kCallBlock = int64_t{1} << 20;
 // Sources fetched for a block of a sum, together.
 constexpr int64_t kFetched = 262144;
-constexpr int64_t kStreamBlock = 16384;
+// A piece of a sum stays in the first-level cache.
+constexpr int64_t kPiece = 16384;
+// Results from this size on are larger than a core's part of the caches.
+constexpr int64_t kColdBytes = int64_t{32} << 20;
+
+// Is it better to write a result of so many bytes past the caches?
+bool bypasses(const CollOp& op, int64_t bytes) {
+  return op.coll.cold || bytes >= kColdBytes;
+}
 
 // Index of the first element that is not finite, or -1.
 int64_t first_bad(const void* src, int64_t count, Dtype dtype) {
@@ -28,85 +34,94 @@ int64_t first_bad(const void* src, int64_t count, Dtype dtype) {
 }
 
 void note_bad(const Coll& coll, int32_t rank, int64_t element) {
-  if (element < 0) return;
   BadSource& bad = *coll.bad;
-  element += coll.bad_base;
   if (bad.element < 0 || rank < bad.rank ||
       (rank == bad.rank && element < bad.element)) {
     bad = {element, rank};
   }
 }
 
-// A contribution that is not finite makes the sum so: only then are the sources
-// looked at.  Own elements that the sum overwrites are looked at before; they
-// are read for it at that time anyway.
-class BadSearch {
- public:
-  BadSearch(const CollOp& op, const void* const* srcs, const std::byte* to,
-            int64_t count)
-      : op_(op), srcs_(srcs), to_(to), count_(count) {
-    overwritten_ = op.coll.bad != nullptr && srcs[op.me] == to;
-    if (overwritten_) own_ = first_bad(to, count, op.coll.dtype);
-  }
-  void finish(int64_t at) const {
-    if (op_.coll.bad == nullptr) return;
-    if (first_bad(to_, count_, op_.coll.out_dtype) < 0) return;
-    for (int32_t q = 0; q < op_.size; ++q) {
-      int64_t found = q == op_.me && overwritten_
-                          ? own_
-                          : first_bad(srcs_[q], count_, op_.coll.dtype);
-      if (found >= 0) return note_bad(op_.coll, q, at + found);
-    }
-  }
-
- private:
-  const CollOp& op_;
-  const void* const* srcs_;
-  const std::byte* to_;
-  const int64_t count_;
-  bool overwritten_ = false;
-  int64_t own_ = -1;
+struct Range {
+  int64_t begin = 0, end = 0;
 };
 
-void run_kernel(const CollOp& op, const void* const* srcs, std::byte* to,
-                int64_t count) {
-  if (op.coll.factor.has_value()) {
-    double factors[kMaxRanks];
-    for (int32_t q = 0; q < op.size; ++q) {
-      factors[q] = q == op.me ? *op.coll.factor : op.slot(q).factor;
-    }
-    kernels::premul_cpu({to, srcs, factors, op.size, count, op.coll.dtype, 0});
-    return;
+// A piece of a sum: `count` elements of the sources, from `at` of every src.
+struct Piece {
+  const void* srcs[kMaxRanks];
+  int64_t at, count;
+};
+
+// A contribution that is not finite makes the sum so: only then are the
+// sources looked at.
+void find_bad(const CollOp& op, const Piece& piece) {
+  for (int32_t q = 0; q < op.size; ++q) {
+    int64_t found = first_bad(piece.srcs[q], piece.count, op.coll.dtype);
+    if (found < 0) continue;
+    return note_bad(op.coll, q, op.coll.base + piece.at + found);
   }
-  const bool avg = op.coll.op == ALQ_AVG;
-  kernels::ReduceArgs args{};
-  args.dst = to;
-  args.srcs = srcs;
-  args.n = op.size;
-  args.count = count;
-  args.in = op.coll.dtype;
-  args.out = op.coll.out_dtype;
-  args.op = avg ? ALQ_SUM : op.coll.op;
-  args.add = op.coll.accumulate ? 1 : 0;
-  args.scale = avg ? 1.0 / op.size : 1.0;
-  kernels::reduce_cpu(args);
 }
 
-// The sums of an all-reduce are read by all other ranks: by way of a block in
-// the first cache, and past the others where that is faster.
-void reduce_streamed(const CollOp& op, const void* const* srcs, std::byte* to,
-                     int64_t count) {
-  alignas(64) std::byte block[kStreamBlock];
-  const int64_t most = kStreamBlock / std::max(op.in_size, op.out_size);
-  const void* at[kMaxRanks];
-  for (int64_t i = 0; i < count; i += most) {
-    const int64_t n = std::min(most, count - i);
-    for (int32_t q = 0; q < op.size; ++q) {
-      at[q] = static_cast<const std::byte*>(srcs[q]) + i * op.in_size;
-    }
-    run_kernel(op, at, block, n);
-    stream_copy(to + i * op.out_size, block, n * op.out_size);
+// Adds the squares of what of the piece this rank sums for all.
+Range add_norm(const CollOp& op, const Piece& piece, const std::byte* sum) {
+  const int64_t own = op.part_begin(op.me);
+  const int64_t from = std::max(own, piece.at);
+  const int64_t to =
+      std::min(own + op.part_count(op.me), piece.at + piece.count);
+  if (from >= to) return {};
+  kernels::norm_cpu({op.coll.norm, sum + (from - piece.at) * op.out_size,
+                     to - from, op.coll.out_dtype, 0, op.coll.base + from});
+  return {from, to};
+}
+
+void inspect(const CollOp& op, const Piece& piece, const std::byte* sum) {
+  Range counted;
+  const int64_t before = op.coll.norm == nullptr ? 0 : op.coll.norm->nonfinite;
+  if (op.coll.norm != nullptr) counted = add_norm(op, piece, sum);
+  if (op.coll.bad == nullptr) return;
+  const bool bad = counted.end - counted.begin == piece.count
+                       ? op.coll.norm->nonfinite != before
+                       : first_bad(sum, piece.count, op.coll.out_dtype) >= 0;
+  if (bad) find_bad(op, piece);
+}
+
+void form(const CollOp& op, const kernels::ReduceArgs& args) {
+  if (!op.coll.factor.has_value()) return kernels::reduce_cpu(args);
+  double factors[kMaxRanks];
+  for (int32_t q = 0; q < op.size; ++q) {
+    factors[q] = q == op.me ? *op.coll.factor : op.slot(q).factor;
   }
+  kernels::premul_cpu(
+      {args.dst, args.srcs, factors, args.n, args.count, args.in, 0});
+}
+
+// Sums of which more is to be known, or that bypass the caches, are formed a
+// piece at a time beside their place: it may hold a source.
+void reduce_pieces(CollOp& op, kernels::ReduceArgs args, int64_t at,
+                   bool cold) {
+  alignas(64) std::byte buffer[kPiece];
+  const int64_t most = kPiece / std::max(op.in_size, op.out_size);
+  const int64_t count = args.count;
+  std::byte* to = static_cast<std::byte*>(args.dst);
+  const void* const* srcs = args.srcs;
+  Piece piece;
+  args.srcs = piece.srcs;
+  for (int64_t done = 0; done < count; done += args.count) {
+    args.count = std::min(most, count - done);
+    for (int32_t q = 0; q < op.size; ++q) {
+      piece.srcs[q] =
+          static_cast<const std::byte*>(srcs[q]) + done * op.in_size;
+    }
+    piece.at = at + done;
+    piece.count = args.count;
+    std::byte* place = to + done * op.out_size;
+    args.dst = args.add != 0 ? place : buffer;
+    form(op, args);
+    inspect(op, piece, static_cast<std::byte*>(args.dst));
+    if (args.dst == place) continue;
+    kernels::CopyArgs copy{place, buffer, args.count * op.out_size};
+    cold ? kernels::copy_cold_cpu(copy) : kernels::copy_cpu(copy);
+  }
+  if (cold) kernels::flush_cold_cpu();
 }
 
 }  // namespace
@@ -115,11 +130,15 @@ Step copy_from(CollOp& op, int32_t q, Location Slot::*which, int64_t offset,
                std::byte* to, int64_t bytes) {
   const std::byte* from = op.base[q];
   int64_t n = std::min(bytes - op.pos, from != nullptr ? kBlock : kCallBlock);
-  if (n > 0 && from != nullptr && op.streams && op.dst() == op.src()) {
-    // The other ranks read it in the next sum.
-    stream_copy(to + op.pos, from + offset + op.pos, n);
-  } else if (n > 0 && from != nullptr) {
-    std::memcpy(to + op.pos, from + offset + op.pos, static_cast<size_t>(n));
+  if (n > 0 && from != nullptr) {
+    kernels::CopyArgs copy{to + op.pos, from + offset + op.pos, n};
+    // In place, the other ranks read it in the next sum.
+    if (bypasses(op, bytes) || (op.streams && op.dst() == op.src())) {
+      kernels::copy_cold_cpu(copy);
+      kernels::flush_cold_cpu();
+    } else {
+      kernels::copy_cpu(copy);
+    }
   } else if (n > 0) {
     Status status = op.fetch(q, which, offset + op.pos, to + op.pos, n);
     if (!status.ok()) return op.fail(std::move(status));
@@ -136,13 +155,27 @@ Step copy_from(CollOp& op, int32_t q, Location Slot::*which, int64_t offset,
 void reduce(CollOp& op, const void* const* srcs, std::byte* to, int64_t at,
             int64_t count) {
   if (count == 0) return;
-  BadSearch search(op, srcs, to, count);
-  if (op.streams) {
-    reduce_streamed(op, srcs, to, count);
+  bool avg = op.coll.op == ALQ_AVG;
+  kernels::ReduceArgs args{};
+  args.dst = to;
+  args.srcs = srcs;
+  args.n = op.size;
+  args.count = count;
+  args.in = op.coll.dtype;
+  args.out = op.coll.out_dtype;
+  args.op = avg ? ALQ_SUM : op.coll.op;
+  args.add = op.coll.accumulate ? 1 : 0;
+  args.scale = avg ? 1.0 / op.size : 1.0;
+  // What is overwritten is in the caches already, unless peers have it.
+  const bool cold =
+      args.add == 0 &&
+      (op.streams ||
+       (bypasses(op, op.part_count(op.me) * op.out_size) && srcs[op.me] != to));
+  if (cold || op.coll.bad != nullptr || op.coll.norm != nullptr) {
+    reduce_pieces(op, args, at, cold);
   } else {
-    run_kernel(op, srcs, to, count);
+    form(op, args);
   }
-  search.finish(at);
   op.counts.bytes_read += count * op.in_size * op.size;
   op.counts.peer_bytes_read += count * op.in_size * (op.size - 1);
   op.counts.bytes_written += count * op.out_size;

@@ -1,4 +1,6 @@
 // aliquot doctor, bench coll and version: their reports.
+#include <dlfcn.h>
+#include <link.h>
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
@@ -58,6 +60,25 @@ BOOST_AUTO_TEST_CASE(doctor_finds_this_machine_fit) {
   o = aliquot({"doctor"});
   BOOST_TEST(o.code == 0);
   BOOST_TEST(count_of(o.out, "CPU ranks can run here.") == 1u);
+}
+
+BOOST_AUTO_TEST_CASE(doctor_looks_into_folders_first) {
+  // A library of the system stands in, under a name that is looked for.
+  void* handle = dlopen("libresolv.so.2", RTLD_LAZY);
+  link_map* map = nullptr;
+  BOOST_REQUIRE(handle != nullptr);
+  BOOST_REQUIRE(dlinfo(handle, RTLD_DI_LINKMAP, &map) == 0);
+  char folder[] = "/tmp/aliquot-doctor-XXXXXX";
+  BOOST_REQUIRE(mkdtemp(folder) != nullptr);
+  std::string name = std::string(folder) + "/libnccl.so.2";
+  BOOST_REQUIRE(symlink(map->l_name, name.c_str()) == 0);
+  Outcome o =
+      aliquot({"doctor", "--library-dir", folder, "--library-dir", "/nowhere"});
+  BOOST_TEST(o.code == 0, o.out << o.err);
+  BOOST_TEST(o.out.find("ok    " + name) != std::string::npos, o.out);
+  unlink(name.c_str());
+  rmdir(folder);
+  dlclose(handle);
 }
 
 BOOST_AUTO_TEST_CASE(doctor_sees_too_few_descriptors) {

@@ -9,10 +9,11 @@ import torch
 from torch import nn
 
 from .. import _ffi
-from . import _state, _torch_optim
+from . import _state, _state_dict, _torch_optim
 from ._hooks import hook_units
 from ._parts import Choice, split
-from ._runtime import EVAL, HELD, IDLE, Runtime
+from ._runtime import Runtime
+from ._states import EVAL, HELD, IDLE
 from ._world import resolve_mesh
 
 
@@ -27,6 +28,9 @@ class Options:
         self.__dict__.update(values)
 
 
+STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "single")
+
+
 def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
           units: Iterable[Choice] = (), *, microbatches: int = 1,
           optimizer: Optional[str] = None, dtype: Optional[torch.dtype] = None,
@@ -36,7 +40,7 @@ def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
           poison: bool = False, hints: Any = None, **plan: Any) -> nn.Module:
     """Shards a model over the data ranks and returns it: the same object.
 
-    strategy: "ddp", "zero1", "zero2", "fsdp" or "hsdp".  mesh: see
+    strategy: one of STRATEGIES.  mesh: see
     resolve_mesh.  units: what is gathered and freed together: classes, modules,
     or functions of a module; the rest is the root unit.
 
@@ -55,6 +59,13 @@ def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
     if optimizer not in (None, "torch"):
         raise ValueError("optimizer=%r: leave it out, or \"torch\"" %
                          (optimizer,))
+    if strategy not in STRATEGIES:
+        raise ValueError("unknown strategy %r; choose one of %s%s" % (
+            strategy, ", ".join(STRATEGIES),
+            " (FSDP2 is fsdp here)" if strategy == "fsdp2" else ""))
+    if microbatches < 1:
+        raise ValueError("microbatches=%r: a step has one backward at least" %
+                         (microbatches,))
     mesh = resolve_mesh(mesh)
     ranks = mesh.axis_size("dp_shard") * mesh.axis_size("dp_replicate")
     found, params = split(model, units)
@@ -67,10 +78,10 @@ def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
         param.original._aliquot = (runtime, param)  # type: ignore[union-attr]
     object.__setattr__(model, "_aliquot_runtime", runtime)
     hook_units(runtime)
-    _state.hook_state_dicts(runtime)
+    _state_dict.hook_state_dicts(runtime)
     _add_methods(model, runtime)
+    _torch_optim.install()
     if optimizer == "torch":
-        _torch_optim.install()
         runtime.commit()
     return model
 
@@ -211,7 +222,7 @@ def unshard(model: nn.Module) -> nn.Module:
     values: Dict[int, nn.Parameter] = {}
     for param in runtime.params:
         values[param.id] = nn.Parameter(
-            _state.read_full(runtime, param).to(param.dtype),
+            _state_dict.read_full(runtime, param).to(param.dtype),
             requires_grad=param.trainable)
     runtime.engine.close()
     runtime.closed = True

@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from .._engine import Engine
+from .._error import failed_precondition
 from . import _direct
 from ._grads import DATA_AXES
 from ._grads import make as make_grads
@@ -200,6 +201,7 @@ def lend(runtime: Runtime) -> None:
     engine.microbatch_end()
     count_owners(runtime)
     for param in runtime.params:
+        param.wanted = param.trainable
         param.rest = resting(runtime, param)
         for module, key in param.sites:
             dict.__setitem__(module._parameters, key, param.rest)
@@ -249,6 +251,20 @@ def resting(runtime: Runtime, param: Param) -> nn.Parameter:
         tensor_at(shard.address, shape, TORCH[shard.dtype], runtime.engine),
         requires_grad=param.trainable)
     rest._aliquot = (runtime, param)
+    if param.trainable:
+        refuse_use(rest, param.name)
     return rest
+
+
+def refuse_use(rest: nn.Parameter, name: str) -> None:
+    """What is computed with a part of a parameter is wrong."""
+    def refuse(tensor: torch.Tensor) -> None:
+        tensor.grad = None
+        raise failed_precondition(
+            "the loss uses parameter %s as it lies between passes, where this "
+            "rank holds a part of it: read it from its module after a forward "
+            "has begun, or inside aliquot.torch.gathered(model)" % name)
+
+    rest.register_post_accumulate_grad_hook(refuse)
 
 

@@ -26,7 +26,8 @@ from ._parts import Param, Unit
 def view_for(param: Param) -> Optional[torch.Tensor]:
     """The lent view, if this microbatch's gradient may be written into it."""
     unit = param.units[0]
-    if param.several or param.ready or unit.nested or unit.uses != 1 or (
+    if param.several or param.ready or unit.nested or unit.loose or (
+            unit.uses != 1) or (
             param.lent_pass != unit.lent_pass):
         return None
     return param.view  # type: ignore[no-any-return]

@@ -21,6 +21,7 @@ from .._library import library
 from . import _direct
 from ._parts import Param, Unit, map_tensors, tensors_of
 from ._runtime import Runtime, _task
+from ._states import IDLE
 
 
 class _Backward:
@@ -234,18 +235,22 @@ def hook_grad(runtime: Runtime, param: Param) -> None:
 
 
 class Access(dict):
-    """A module's _parameters where the model holds shards between passes: a
-    parameter that is read while a microbatch runs, outside all calls of its
-    unit, opens the unit."""
+    """A module's _parameters.  A parameter that is read outside all calls of
+    its unit may be used there; where the model holds shards between passes and
+    a microbatch runs, it opens the unit."""
 
     unit: Unit
     runtime: Runtime
 
     def __getitem__(self, key: str) -> Any:
         unit = self.unit
-        if unit.shown == 0 and self.runtime.state != 0 and unit.swaps:
-            self.runtime.show_by_access(unit)
-        return dict.__getitem__(self, key)
+        value = dict.__getitem__(self, key)
+        if unit.shown == 0 and hasattr(value, "_aliquot"):
+            unit.loose = True
+            if self.runtime.state != IDLE and unit.swaps:
+                self.runtime.show_by_access(unit)
+                return dict.__getitem__(self, key)
+        return value
 
     def __reduce__(self) -> Any:
         return (dict, (dict(self),))

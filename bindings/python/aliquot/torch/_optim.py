@@ -6,7 +6,7 @@ gradients never stay in tensors.  State dicts are those of torch.optim, with
 full tensors (_state.py).
 """
 
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
@@ -91,10 +91,26 @@ class EngineOptimizer(torch.optim.Optimizer):
         if len(rates) < runtime.groups:  # trainable, in no group: unchanged
             rates.append(0.0)
             decays.append(0.0)
+        self.refuse_frozen(rates)
         report = runtime.step(rates, decays)
         if report is not None:
             self.last_report = report
         return loss
+
+    def refuse_frozen(self, rates: List[float]) -> None:
+        """torch leaves alone what has no gradient; here it has zeros, which
+        moments and decay turn into updates."""
+        for group, members, rate in zip(self.param_groups, self.members, rates):
+            if rate == 0 or (self.kind == "sgd" and not group["momentum"] and
+                             not group["weight_decay"]):
+                continue
+            for param in members:
+                if param.trainable and not param.wanted:
+                    raise failed_precondition(
+                        "parameter %s was frozen after the engine was planned, "
+                        "and its states and weight decay would still move it: "
+                        "freeze it before shard, or set the lr of its group to "
+                        "0 meanwhile" % param.name)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Free: step() has dropped the gradients.  Between backward and step it

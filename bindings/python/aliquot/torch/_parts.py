@@ -23,7 +23,8 @@ class Param:
         self.shape = tuple(value.shape)
         self.dtype = value.dtype  # as the model was built
         self.compute = value.dtype
-        self.trainable = value.requires_grad
+        self.trainable = value.requires_grad  # when the engine was planned
+        self.wanted = self.trainable  # since then
         self.sites: List[Tuple[nn.Module, str]] = []
         self.units: List["Unit"] = []
         self.id = -1
@@ -75,6 +76,9 @@ class Unit:
         self.direct: List[Tuple[int, Param]] = []
         self.held_open = False  # until the end of the microbatch
         self.held_part = False  # until the end of the pass B
+        # Parameters were read outside of all calls: their gradients may have
+        # parts that come after those of the calls.
+        self.loose = False
         self.reset()
 
     def reset(self) -> None:
@@ -88,17 +92,20 @@ class Unit:
         self.left = sum(p.trainable for p in self.params)
 
     def show(self) -> None:
-        """Puts the full parameters into the modules."""
+        """Puts the full parameters into the modules, except where the caller
+        has put something else (torch.func.functional_call)."""
         self.shown += 1
         if self.shown == 1:
-            for owner, key, full, _ in self.swaps:
-                dict.__setitem__(owner, key, full)
+            for owner, key, full, rest in self.swaps:
+                if dict.get(owner, key) is rest:
+                    dict.__setitem__(owner, key, full)
 
     def hide(self) -> None:
         self.shown -= 1
         if self.shown == 0:
-            for owner, key, _, rest in self.swaps:
-                dict.__setitem__(owner, key, rest)
+            for owner, key, full, rest in self.swaps:
+                if dict.get(owner, key) is full:
+                    dict.__setitem__(owner, key, rest)
 
 
 def _chosen(module: nn.Module, choices: Iterable[Choice]) -> bool:
@@ -137,6 +144,10 @@ def split(model: nn.Module, choices: Iterable[Choice]
                 isinstance(u.module, choice) for u in units[1:]):
             raise ValueError("the model has no %s to make units of" %
                              choice.__name__)
+        if isinstance(choice, nn.Module) and not any(
+                u.module is choice for u in units):
+            raise ValueError("the %s among the units is no module of the model"
+                             % type(choice).__name__)
     return units, list(params.values())
 
 

@@ -33,12 +33,13 @@ from .._interrupt import _guard
 from .._library import library
 from . import _direct
 from ._parts import Param, Unit
+from ._states import EVAL, HELD, IDLE, TRAIN
+from ._stepping import Stepping
 
-IDLE, TRAIN, EVAL, HELD = range(4)
 _task = torch._C._current_graph_task_id  # -1: no backward on this thread
 
 
-class Runtime:
+class Runtime(Stepping):
     """One sharded model on one rank."""
 
     def __init__(self, model: Any, mesh: Any, units: List[Unit],
@@ -79,13 +80,6 @@ class Runtime:
     def __reduce__(self) -> Any:
         raise TypeError("a sharded model cannot be pickled; save "
                         "model.state_dict() instead")
-
-    def clear_step(self) -> None:
-        self.count = 0  # TRAIN microbatches begun
-        self.last = False  # the last of them was the step's last
-        self.deferred = False  # some began inside no_sync
-        self.weight = 0.0
-        self.grads: Any = None  # _grads.Reduced, once somebody looked
 
     # ------------------------------------------------------------ engine calls
 
@@ -147,9 +141,9 @@ class Runtime:
         except Error as error:
             if self.count and error.code == _ffi.ALQ_FAILED_PRECONDITION:
                 raise failed_precondition(
-                    "%s  A step of this model has %d microbatch(es): give "
-                    "shard() the number of backwards before each step as "
-                    "microbatches=, or call optimizer.step()" %
+                    "%s.  This model was sharded with microbatches=%d, the "
+                    "number of backwards before each step: call "
+                    "optimizer.step() after as many, or give shard() more" %
                     (error.message, options.microbatches)) from None
             raise
         self.deferred |= self.want_last is False
@@ -161,9 +155,25 @@ class Runtime:
             unit.reset()
         for param in self.params:
             param.ready = param.several = False
+            if param.rest.requires_grad is not param.wanted:
+                self.toggle(param)
+
+    def toggle(self, param: Param) -> None:
+        """requires_grad was changed since the last microbatch."""
+        wanted = param.rest.requires_grad
+        if wanted and not param.trainable:
+            raise failed_precondition(
+                "parameter %s was frozen when the engine was planned: it has "
+                "neither gradients nor optimizer states; let it require "
+                "gradients before shard, and freeze it afterwards" %
+                param.name)
+        param.full.requires_grad_(wanted)
+        param.wanted = wanted
 
     def end_microbatch(self) -> None:
         for unit in self.units:
+            if self.state == TRAIN:
+                unit.loose = False
             if unit.held_open or unit.held_part:
                 unit.held_open = unit.held_part = False
                 unit.hide()
@@ -255,7 +265,7 @@ class Runtime:
 
     def begin_backward(self, unit: Unit) -> None:
         self.backward_event()
-        if unit.direct and unit.uses == 1 and unit.left:
+        if unit.direct and unit.uses == 1 and unit.left and not unit.loose:
             self.unit_begin(unit, _ffi.ALQ_PASS_B, 0)
             _direct.remember_views(unit, self.view, self.engine)
         else:
@@ -288,7 +298,8 @@ class Runtime:
         reduction of the unit begin."""
         unit.ended += 1
         self.end_backward(unit)
-        if unit.left == 0 or unit.ended != unit.uses:
+        if unit.left == 0 or unit.ended != unit.uses or any(
+                other.loose for p in unit.params for other in p.units):
             return
         for param in unit.params:
             if param.trainable and not param.ready and all(
@@ -316,77 +327,6 @@ class Runtime:
         if self.last:
             self.show_grads()
 
-    # --------------------------------------------------------------------- step
-
-    def finish(self) -> None:
-        """Leaves no microbatch running."""
-        self.need_live()
-        if self.engine is None:
-            self.commit()
-        if self.state == HELD:
-            raise failed_precondition(
-                "the units are held; leave aliquot.torch.hold first")
-        if self.state != IDLE:
-            self.end_microbatch()
-
-    def finish_step(self) -> bool:
-        """All microbatches are in; False if there was none."""
-        self.finish()
-        if self.count == 0:
-            return False
-        if not self.last:
-            self.engine.microbatch_begin("train", 0.0, True)
-            self.last = True
-            self.engine.microbatch_end()
-        return True
-
-    def step(self, rates: List[float], decays: List[float]) -> Any:
-        """The step report, or None without a microbatch."""
-        if not self.finish_step():
-            return None
-        self.hide_grads()
-        report = self.engine.step(rates, decays, self.clip)
-        if self.norm_out is not None:
-            self.norm_out.fill_(report.grad_norm)
-        self.clip, self.norm_out = 0.0, None
-        self.clear_step()
-        self.steps += 1
-        return report
-
-    def step_torch(self) -> Any:
-        """The step for torch's own optimizers: the engine updates nothing."""
-        self.asked_clip, self.clip = self.clip, 0.0
-        rates = [0.0] * self.groups
-        return self.step(rates, rates)
-
-    def abandon(self) -> None:
-        self.engine.abandon()
-        self.forget_step()
-
-    def drop_gradients(self) -> None:
-        """Every rank does: so all are waited for, lest leaving the step ends
-        the backward of one that is still in it."""
-        if self.count and self.state == IDLE:
-            from ._grads import DATA_AXES
-            self.mesh.group(DATA_AXES).barrier()
-            self.abandon()
-
-    def forget_step(self) -> None:
-        for unit in self.units:
-            while unit.shown > 0:
-                unit.hide()
-            unit.entry = None
-            unit.held_open = unit.held_part = False
-        for param in self.params:
-            if param.full is not None:
-                param.full.grad = None
-        self.late.clear()
-        self.state, self.graph, self.owner = IDLE, -1, None
-        self.broken = None
-        self.clip, self.norm_out = 0.0, None
-        self.hide_grads()
-        self.clear_step()
-
     # ---------------------------------------------------------------- elsewhere
 
     @property
@@ -396,25 +336,3 @@ class Runtime:
     def commit(self) -> None:
         from . import _build
         _build.commit(self)
-
-    def grads_now(self) -> Any:
-        """The reduced gradients; looked at between backward and step only."""
-        if self.grads is None:
-            if not self.last or self.state != IDLE:
-                raise failed_precondition(
-                    "gradients exist between the last backward of a step and "
-                    "optimizer.step()")
-            from . import _grads
-            self.grads = _grads.Reduced(self)
-        return self.grads
-
-    def show_grads(self) -> None:
-        from . import _grads
-        _grads.show(self)
-        self.grads_shown = True
-
-    def hide_grads(self) -> None:
-        if self.grads_shown:
-            from . import _grads
-            _grads.hide(self)
-            self.grads_shown = False

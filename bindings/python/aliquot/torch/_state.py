@@ -1,88 +1,23 @@
-"""Model and optimizer states: full, in PyTorch's own format, and sharded.
+"""Optimizer states in PyTorch's own format, and sharded states.
 
-model.state_dict() and optimizer.state_dict() give full tensors on every rank,
-such as the unsharded model and torch.optim would, and both load them; every
-rank calls them.  sharded_state_dict() gives what this rank owns, and
+optimizer.state_dict() gives full tensors on every rank, such as torch.optim
+would, and loads them; every rank calls it (_state_dict.py: the model's).  sharded_state_dict() gives what this rank owns, and
 load_sharded_state_dict() takes the dicts of any number of ranks: ranges of
 flattened tensors, whatever they were cut for.
 """
 
-from typing import Any, Dict, Iterable, List, Tuple, Union
+from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
 import torch
-from torch import nn
 
 from .._error import failed_precondition
 from ._lend import TORCH, shard_tensor, tensor_at
 from ._parts import Param
 from ._runtime import Runtime
+from ._state_dict import read_full, write_full
 
 FORMAT = "aliquot-shards-1"
 _STATES = ("state0", "state1")
-
-
-def read_full(runtime: Runtime, param: Param,
-              what: str = "value") -> torch.Tensor:
-    """Collective.  In the type it is stored in: the master copy's."""
-    dtype = TORCH[runtime.engine.shard_view(param.id, what).dtype]
-    out = torch.empty(param.shape, dtype=dtype)
-    runtime.engine.param_read(param.id, out, what=what)
-    return out
-
-
-# ------------------------------------------------------- model.state_dict()
-
-
-def hook_state_dicts(runtime: Runtime) -> None:
-    by_name: Dict[str, Param] = {}
-    for param in runtime.params:
-        for module, key in param.sites:
-            for unit in runtime.units:
-                for name, member in unit.modules:
-                    if member is module:
-                        by_name[name + "." + key if name else key] = param
-
-    def full(module: nn.Module, state: Dict[str, Any], prefix: str,
-             metadata: Any) -> None:
-        runtime.finish()
-        seen: Dict[int, torch.Tensor] = {}
-        for name, param in by_name.items():
-            if prefix + name not in state:
-                continue
-            if param.id not in seen:
-                seen[param.id] = read_full(runtime, param)
-            state[prefix + name] = seen[param.id]
-
-    def load(module: nn.Module, state: Dict[str, Any], prefix: str,
-             metadata: Any, strict: bool, missing: List[str],
-             unexpected: List[str], errors: List[str]) -> None:
-        runtime.finish()
-        if metadata.get("assign_to_params_buffers", False):
-            errors.append("a sharded model cannot load with assign=True")
-            return
-        written = set()
-        for name, param in by_name.items():
-            value = state.get(prefix + name)
-            if value is None:
-                continue
-            if tuple(value.shape) != param.shape:
-                errors.append("size mismatch for %s: %s in the state dict, %s "
-                              "in the model" % (prefix + name,
-                                                tuple(value.shape),
-                                                param.shape))
-                del state[prefix + name]
-                continue
-            if param.id not in written:
-                written.add(param.id)
-                runtime.engine.param_write(
-                    param.id, value.detach().cpu().contiguous())
-            # What the module itself copies is then nothing new.
-            state[prefix + name] = param.rest.detach()
-        runtime.engine.param_touch()
-
-    runtime.options.handles += [
-        runtime.model.register_state_dict_post_hook(full),
-        runtime.model.register_load_state_dict_pre_hook(load)]
 
 
 # --------------------------------------------------------- optimizer state
@@ -127,26 +62,49 @@ def load_optimizer_state_dict(optimizer: Any, saved: Dict[str, Any]) -> None:
         raise ValueError("the state dict has %d parameter groups, the "
                          "optimizer %d" % (len(saved["param_groups"]),
                                            len(optimizer.param_groups)))
-    steps = 0
-    for group, members, theirs in zip(optimizer.param_groups,
-                                      optimizer.members,
-                                      saved["param_groups"]):
+    triples = list(zip(optimizer.param_groups, optimizer.members,
+                       saved["param_groups"]))
+    for group, members, theirs in triples:
         if len(theirs["params"]) != len(members):
             raise ValueError("a parameter group has %d parameters in the state "
                              "dict, %d here" % (len(theirs["params"]),
                                                 len(members)))
+        for number, param in zip(theirs["params"], members):
+            _check_entry(optimizer, group, param, saved["state"].get(number))
+    steps = 0
+    for group, members, theirs in triples:
+        names = states_of(optimizer, group)
         group.update({k: v for k, v in theirs.items() if k != "params"})
         for number, param in zip(theirs["params"], members):
-            entry = saved["state"].get(number)
-            if entry is None or not param.trainable:
+            if not param.trainable:
                 continue
-            steps = max(steps, int(entry.get("step", 1)))
-            for what, name in zip(_STATES, states_of(optimizer, group)):
-                if entry.get(name) is not None:
-                    runtime.engine.param_write(
-                        param.id, entry[name].detach().cpu().contiguous(),
-                        what=what)
+            entry = saved["state"].get(number) or {}
+            if entry:
+                steps = max(steps, int(entry.get("step", 1)))
+            for what, name in zip(_STATES, names):
+                value = entry.get(name)
+                if value is None:  # as it is before the first step
+                    value = torch.zeros(param.shape, dtype=param.dtype)
+                write_full(runtime, param, value, what)
     set_steps(runtime, steps)
+
+
+def _check_entry(optimizer: Any, group: Dict[str, Any], param: Param,
+                 entry: Optional[Dict[str, Any]]) -> None:
+    """Before anything is written."""
+    if not entry or not param.trainable:
+        return
+    for name in states_of(optimizer, group):
+        value = entry.get(name)
+        if value is None and optimizer.kind == "adamw":
+            raise ValueError("the state dict has no %s of parameter %s: it is "
+                             "of another optimizer, with %s" % (
+                                 name, param.name, ", ".join(entry)))
+        if value is not None and tuple(value.shape) != param.shape:
+            raise ValueError("%s of parameter %s has the shape %s in the state "
+                             "dict, the parameter %s" % (
+                                 name, param.name, tuple(value.shape),
+                                 param.shape))
 
 
 def set_steps(runtime: Runtime, steps: int) -> None:

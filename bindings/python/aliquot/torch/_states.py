@@ -1,0 +1,3 @@
+"""What a sharded model is doing."""
+
+IDLE, TRAIN, EVAL, HELD = range(4)

@@ -1,0 +1,209 @@
+"""A sharded model in the hands of a caller who errs, or who does what loops
+around ordinary models do."""
+
+import copy
+import time
+import unittest
+
+import ranks
+import torch
+import torch_model as tm
+from torch import nn
+
+import aliquot
+import aliquot.torch as at
+from aliquot.torch import _direct
+
+torch.set_num_threads(1)
+
+
+class Misuse(unittest.TestCase):
+    def test_too_many_microbatches(self):
+        def body(context):
+            model = tm.sharded(context)
+            at.AdamW(model.parameters(), lr=tm.LR)
+            model(tm.tokens(0, 0)).backward()
+            with self.assertRaisesRegex(aliquot.FailedPrecondition,
+                                        "microbatches="):
+                model(tm.tokens(0, 1)).backward()
+
+        ranks.run_threads(2, body)
+
+    def test_an_optimizer_of_torch_made_before_or_after(self):
+        def body(context):
+            for early in (True, False):
+                model = tm.make()
+                kept = torch.optim.AdamW(model.parameters())
+                at.shard(model, "fsdp", context, [tm.Block])
+                if not early:
+                    kept = torch.optim.AdamW(at.commit(model).parameters())
+                model(tm.tokens(0, 0)).backward()
+                with self.assertRaisesRegex(aliquot.FailedPrecondition,
+                                            "torch's AdamW.*aliquot.torch.AdamW"
+                                            ".*optimizer=\"torch\""):
+                    kept.step()
+                plain = tm.make()  # others are none of our business
+                optimizer = torch.optim.AdamW(plain.parameters())
+                plain(tm.tokens(0, 0)).backward()
+                optimizer.step()
+
+        ranks.run_threads(2, body)
+
+    def test_wrong_arguments(self):
+        def body(context):
+            with self.assertRaisesRegex(ValueError, "FSDP2 is fsdp"):
+                at.shard(tm.make(), "fsdp2", context)
+            with self.assertRaisesRegex(ValueError, "no Conv2d"):
+                at.shard(tm.make(), "fsdp", context, [nn.Conv2d])
+            with self.assertRaisesRegex(ValueError, "leave it out"):
+                at.shard(tm.make(), "fsdp", context, optimizer="adamw")
+            model = tm.sharded(context)
+            with self.assertRaisesRegex(ValueError, "not an option"):
+                at.AdamW(model.parameters(), amsgrad=True)
+            optimizer = at.AdamW(model.parameters())
+            optimizer.param_groups[0]["eps"] = 1.0
+            model(tm.tokens(0, 0)).backward()
+            with self.assertRaisesRegex(aliquot.FailedPrecondition,
+                                        "after the engine was planned"):
+                optimizer.step()
+
+        ranks.run_threads(2, body)
+
+    def test_types_are_changed_before(self):
+        def body(context):
+            model = tm.sharded(context, "ddp")
+            for change in (model.float, model.blocks[1].half,
+                           lambda: model.to("meta"),
+                           lambda: nn.Sequential(model).bfloat16()):
+                with self.assertRaisesRegex(aliquot.FailedPrecondition,
+                                            "before aliquot.torch.shard"):
+                    change()
+            at.AdamW(model.parameters())
+            self.assertRaises(aliquot.FailedPrecondition, model.float)
+            before = model.blocks[1].mix.weight.data_ptr()
+            model.to("cpu", torch.float64).cpu().double()
+            assert model.blocks[1].mix.weight.data_ptr() == before
+            copy.deepcopy(model).float()
+            at.unshard(model).float()
+            assert model.blocks[1].mix.weight.dtype == torch.float32
+
+        ranks.run_threads(2, body)
+
+    def test_zero_grad_of_the_model(self):
+        """Drops what was summed, also while another rank is in its backward;
+        so does the optimizer's."""
+        def body(context):
+            model = tm.sharded(context)
+            optimizer = at.AdamW(model.parameters())
+            model.zero_grad()
+            tm.step(model, optimizer, context.rank, 0)
+            before = model.state_dict()
+            for drop in (model.zero_grad, optimizer.zero_grad):
+                loss = model(tm.tokens(context.rank, 1))
+                if context.rank == 1:
+                    time.sleep(0.2)
+                loss.backward()
+                copy.deepcopy(model).zero_grad()
+                assert model._aliquot_runtime.count == 1
+                drop()
+                optimizer.step()
+                for name, value in model.state_dict().items():
+                    assert torch.equal(value, before[name])
+            tm.step(model, optimizer, context.rank, 1)
+            return model.state_dict()["norm.weight"]
+
+        plain = tm.Plain(2, tm.make(), lambda ps: torch.optim.AdamW(ps))
+        for number in range(2):
+            plain.step(number)
+        for value in ranks.run_threads(2, body):
+            self.assertLess((value - plain.model.norm.weight).abs().max(),
+                            1e-11)
+
+    def test_step_without_backward(self):
+        def body(context):
+            model = tm.sharded(context)
+            optimizer = at.AdamW(model.parameters())
+            before = model.state_dict()
+            optimizer.step()
+            optimizer.zero_grad()
+            for name, value in model.state_dict().items():
+                assert torch.equal(value, before[name])
+
+        ranks.run_threads(2, body)
+
+    def test_gradients_are_there_between_backward_and_step(self):
+        plain = tm.Plain(2, tm.make())
+        for rank in range(2):
+            (plain.model(tm.tokens(rank, 0)) / 2).backward()
+        expect = plain.model.norm.weight.grad
+
+        def body(context):
+            model = tm.sharded(context, "ddp")
+            optimizer = at.AdamW(model.parameters())
+            model(tm.tokens(context.rank, 0)).backward()
+            grad = model.norm.weight.grad
+            assert torch.allclose(grad * 2, expect * 2, atol=1e-14)
+            assert abs(grad.norm().item() - expect.norm().item()) < 1e-14
+            assert not grad.isnan().any()
+            grad.zero_()
+            assert grad.abs().sum() == 0
+            grad.add_(expect)
+            assert torch.allclose(grad + 0, expect, atol=1e-14)
+            optimizer.step()
+            assert model.norm.weight.grad is None
+            with self.assertRaisesRegex(aliquot.FailedPrecondition,
+                                        "between the last backward"):
+                grad + 1
+
+        ranks.run_threads(2, body)
+
+    def test_gradients_in_place(self):
+        """As many as there are plain matrices, and refusals instead of wrong
+        sums where a weight is used in another way too."""
+        written = []
+
+        def count(param):
+            written.append(param.name)
+            return done(param)
+
+        done, _direct.done = _direct.done, count
+        self.addCleanup(setattr, _direct, "done", done)
+
+        def body(context):
+            model = at.shard(tm.make(tied=False), "ddp", context, [tm.Block],
+                             lend_from=1)
+            optimizer = at.AdamW(model.parameters(), lr=tm.LR)
+            tm.step(model, optimizer, context.rank, 0)
+            count = len(written)
+            loss = model(tm.tokens(context.rank, 1))
+            kept = dict(model.named_parameters())["blocks.0.mix.weight"]
+            loss = loss + kept.square().sum()
+            with self.assertRaisesRegex(aliquot.FailedPrecondition,
+                                        "final in this microbatch"):
+                loss.backward()
+            return count
+
+        self.assertEqual(ranks.run_threads(1, body), [2 * tm.LAYERS + 1])
+        self.assertIn("embed.weight", written)
+        self.assertNotIn("head.weight", written)  # the model multiplies by it
+
+    def test_non_finite_gradients_skip_the_step(self):
+        def body(context):
+            model = tm.sharded(context)
+            optimizer = at.AdamW(model.parameters())
+            before = model.state_dict()
+            loss = model(tm.tokens(context.rank, 0))
+            (loss * (float("nan") if context.rank else 1)).backward()
+            optimizer.step()
+            assert optimizer.skipped
+            assert optimizer.last_report.bad_rank == 1
+            for name, value in model.state_dict().items():
+                assert torch.equal(value, before[name])
+            tm.step(model, optimizer, context.rank, 1)
+            assert not optimizer.skipped
+
+        ranks.run_threads(2, body)
+
+
+if __name__ == "__main__":
+    ranks.main(globals())
