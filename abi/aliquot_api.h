@@ -131,6 +131,19 @@ struct alq_api {
                                   alq_dtype dtype, int32_t root,
                                   const alq_stream* stream, alq_work** work,
                                   alq_error* err);
+  alq_status (*alq_group_all_reduce_premul)(
+      alq_group* group, const void* src, void* dst, int64_t count,
+      alq_dtype dtype, double factor, const alq_stream* stream, alq_work** work,
+      alq_error* err);
+  alq_status (*alq_group_reduce_scatter_premul)(
+      alq_group* group, const void* src, void* dst, int64_t count,
+      const int64_t* counts, alq_dtype dtype, double factor,
+      const alq_stream* stream, alq_work** work, alq_error* err);
+  alq_status (*alq_group_reduce_premul)(alq_group* group, const void* src,
+                                        void* dst, int64_t count,
+                                        alq_dtype dtype, double factor,
+                                        int32_t root, const alq_stream* stream,
+                                        alq_work** work, alq_error* err);
   alq_status (*alq_group_barrier)(alq_group* group, const alq_stream* stream,
                                   alq_work** work, alq_error* err);
   alq_status (*alq_group_send)(alq_group* group, const void* src, int64_t count,

@@ -495,6 +495,58 @@ alq_status alq_group_scatter(alq_group* group, const void* src, void* dst,
   return 0;
 }
 
+alq_status alq_group_all_reduce_premul(alq_group* group, const void* src,
+                                       void* dst, int64_t count,
+                                       alq_dtype dtype, double factor,
+                                       const alq_stream* stream,
+                                       alq_work** work, alq_error* err) {
+  (void)group;
+  (void)src;
+  (void)dst;
+  (void)count;
+  (void)dtype;
+  (void)factor;
+  (void)stream;
+  (void)work;
+  (void)err;
+  return 0;
+}
+
+alq_status alq_group_reduce_scatter_premul(
+    alq_group* group, const void* src, void* dst, int64_t count,
+    const int64_t* counts, alq_dtype dtype, double factor,
+    const alq_stream* stream, alq_work** work, alq_error* err) {
+  (void)group;
+  (void)src;
+  (void)dst;
+  (void)count;
+  (void)counts;
+  (void)dtype;
+  (void)factor;
+  (void)stream;
+  (void)work;
+  (void)err;
+  return 0;
+}
+
+alq_status alq_group_reduce_premul(alq_group* group, const void* src, void* dst,
+                                   int64_t count, alq_dtype dtype,
+                                   double factor, int32_t root,
+                                   const alq_stream* stream, alq_work** work,
+                                   alq_error* err) {
+  (void)group;
+  (void)src;
+  (void)dst;
+  (void)count;
+  (void)dtype;
+  (void)factor;
+  (void)root;
+  (void)stream;
+  (void)work;
+  (void)err;
+  return 0;
+}
+
 alq_status alq_group_barrier(alq_group* group, const alq_stream* stream,
                              alq_work** work, alq_error* err) {
   (void)group;

@@ -68,6 +68,9 @@ static const struct {
     {"alq_group_reduce", (any_function)alq_group_reduce},
     {"alq_group_gather", (any_function)alq_group_gather},
     {"alq_group_scatter", (any_function)alq_group_scatter},
+    {"alq_group_all_reduce_premul", (any_function)alq_group_all_reduce_premul},
+    {"alq_group_reduce_scatter_premul", (any_function)alq_group_reduce_scatter_premul},
+    {"alq_group_reduce_premul", (any_function)alq_group_reduce_premul},
     {"alq_group_barrier", (any_function)alq_group_barrier},
     {"alq_group_send", (any_function)alq_group_send},
     {"alq_group_recv", (any_function)alq_group_recv},
@@ -178,6 +181,9 @@ static void check_slots(const alq_api* api) {
   SLOT(alq_group_reduce);
   SLOT(alq_group_gather);
   SLOT(alq_group_scatter);
+  SLOT(alq_group_all_reduce_premul);
+  SLOT(alq_group_reduce_scatter_premul);
+  SLOT(alq_group_reduce_premul);
   SLOT(alq_group_barrier);
   SLOT(alq_group_send);
   SLOT(alq_group_recv);

@@ -167,6 +167,20 @@ struct ReduceArgs {
 };
 void reduce_cpu(const ReduceArgs& args);
 
+// dst[i] = sum over k of factors[k] * srcs[k][i], linearly in k, in the
+// accumulate dtype (f64 for f64, else f32): factors are rounded to it, then
+// each product and each sum, and the result once to dtype.  dst may equal any
+// srcs[k].  Floats only.
+struct PremulArgs {
+  void* dst;
+  const void* const* srcs;
+  const double* factors;
+  int64_t n, count;
+  Dtype dtype;
+  int32_t reserved;
+};
+void premul_cpu(const PremulArgs& args);
+
 // Exact merge; the sum of squares, rounded once to f64 (inf and 0 beyond its
 // range); its square root within 1 ulp, also where the sum is out of range
 // (elements of 1e200 or 1e-200).  The same for every grouping.

@@ -47,7 +47,7 @@ int64_t parse_size(const std::string& text) {
 
 int run_cases(Team& team, const CollOptions& options) {
   bool speaks = team.rank() == 0;
-  alq_context* context = team.open();
+  alq_context* context = team.open(options.hints.c_str());
   alq_error error = {};
   error.struct_size = sizeof error;
   alq_group* group = nullptr;
@@ -122,6 +122,9 @@ void add_coll(CLI::App* bench, int* code) {
                   "Milliseconds that a batch should take")
       ->check(CLI::Range(0.01, 10000.0))
       ->capture_default_str();
+  sub->add_flag("--fresh", options->fresh,
+                "Every rank writes its source before each operation, untimed");
+  sub->add_option("--hints", options->hints, "Hints of alq_open");
   sub->add_option("--json", options->json, "Also write JSON to this file");
   sub->callback([=] {
     for (const std::string& text : *sizes) {
@@ -129,6 +132,14 @@ void add_coll(CLI::App* bench, int* code) {
     }
     *code = bench_coll(*options);
   });
+}
+
+void add_call(CLI::App* bench, int* code) {
+  CLI::App* sub = bench->add_subcommand(
+      "call", "One call beside its data, and the first call after init");
+  auto json = std::make_shared<std::string>();
+  sub->add_option("--json", *json, "Also write JSON to this file");
+  sub->callback([=] { *code = bench_call(*json); });
 }
 
 }  // namespace
@@ -172,6 +183,7 @@ void add_bench(CLI::App& app, int* code) {
   CLI::App* bench = app.add_subcommand("bench", "Measure this machine");
   bench->require_subcommand(1);
   add_coll(bench, code);
+  add_call(bench, code);
 }
 
 }  // namespace aliquot::tools

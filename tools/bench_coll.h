@@ -42,7 +42,9 @@ struct CollOptions {
   std::vector<int64_t> sizes;
   int pairs = 15;
   double batch_ms = 4;
-  std::string json;  // file; empty: none
+  bool fresh = false;  // sources are written before each operation, untimed
+  std::string hints;   // of alq_open
+  std::string json;    // file; empty: none
 };
 
 struct CollReport {
@@ -68,6 +70,8 @@ CollResult measure(Team& team, alq_group* group, alq_context* context,
 void print_heading(const CollOptions& options, const Health& health);
 void print_result(const CollResult& result);
 void print_closing(const CollReport& report);
+// aliquot bench call; the exit status.
+int bench_call(const std::string& json);
 // false: the file could not be written.
 bool write_json(const CollReport& report);
 

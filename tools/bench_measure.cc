@@ -163,6 +163,20 @@ double batch(Team& team, Run run, int64_t times) {
   return team.largest(seconds_of(run, times));
 }
 
+// Each operation on a source that its owner has just written, as after a
+// computation: the writing and a barrier are not counted.
+template <typename Run>
+double fresh_batch(Team& team, Run run, int64_t times, float* src,
+                   int64_t count) {
+  double sum = 0;
+  for (int64_t i = 0; i < times; ++i) {
+    std::memset(src, 0, static_cast<size_t>(count) * sizeof(float));
+    team.barrier();
+    sum += seconds_of(run, 1);
+  }
+  return team.largest(sum / static_cast<double>(times));
+}
+
 double thread_cpu_s() {
   timespec t;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -204,9 +218,16 @@ CollResult measure(Team& team, alq_group* group, alq_context* context,
   result.ops_per_batch = static_cast<int64_t>(
       std::clamp(options.batch_ms * 1e-3 / estimate, 1.0, 5000.0));
   std::vector<double> ours, theirs, ratios;
+  const int64_t n = result.ops_per_batch;
   for (int i = 0; i < options.pairs; ++i) {
-    ours.push_back(batch(team, library, result.ops_per_batch));
-    theirs.push_back(batch(team, bare, result.ops_per_batch));
+    if (options.fresh) {
+      ours.push_back(fresh_batch(team, library, n, b.src, s.src_count()));
+      theirs.push_back(
+          fresh_batch(team, bare, n, floor_own.src, s.src_count()));
+    } else {
+      ours.push_back(batch(team, library, n));
+      theirs.push_back(batch(team, bare, n));
+    }
     ratios.push_back(ours.back() / theirs.back());
   }
   result.seconds = range_of(ours);

@@ -60,8 +60,9 @@ void print_health(const char* when, const Health& h) {
 void print_heading(const CollOptions& options, const Health& health) {
   fmt::print(
       "aliquot bench coll: {} ranks on {} cores, f32, {} pairs per "
-      "case\n",
-      options.ranks, usable_cores(), options.pairs);
+      "case{}\n",
+      options.ranks, usable_cores(), options.pairs,
+      options.fresh ? ", sources written anew each time" : "");
   print_health("before", health);
   fmt::print(
       "times in us per operation, slowest rank, median; ratio to a bare "
@@ -107,6 +108,7 @@ bool write_json(const CollReport& report) {
   j["cores"] = usable_cores();
   j["dtype"] = "f32";
   j["pairs"] = report.options->pairs;
+  j["fresh"] = report.options->fresh;
   j["noisy"] = report.noisy();
   j["health_before"] = json_of(report.before);
   j["health_after"] = json_of(report.after);

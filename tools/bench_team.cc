@@ -143,12 +143,13 @@ float* Team::memory(int rank) const {
                                   round_up(bytes_) * static_cast<size_t>(rank));
 }
 
-alq_context* Team::open() {
+alq_context* Team::open(const char* hints) {
   alq_open_desc desc = {};
   desc.struct_size = sizeof desc;
   desc.bootstrap = ALQ_BOOTSTRAP_BYTES;
   desc.rank = desc.local_rank = rank_;
   desc.world_size = desc.local_size = size_;
+  desc.hints = hints;
   desc.timeout_ns = 120'000'000'000;
   alq_error error = {};
   error.struct_size = sizeof error;

@@ -48,7 +48,7 @@ class Team {
   size_t memory_bytes() const { return bytes_; }
 
   // This rank, connected through a BYTES bootstrap.
-  alq_context* open();
+  alq_context* open(const char* hints = nullptr);
   // Ends the process if status is an error.
   void check(alq_status status, const alq_error& error, const char* what);
   [[noreturn]] void fail(const std::string& why);

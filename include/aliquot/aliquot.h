@@ -192,7 +192,10 @@ typedef struct alq_open_desc {
    * operations take as long as on a wire of N MB/s, to show overlap.
    * huge_pages=0: leave the pages of the caller's buffers alone; otherwise
    * private buffers of 4 MiB and more that peers read repeatedly are asked to
-   * lie on huge pages.  flight_dir=PATH (or ALIQUOT_FLIGHT_DIR): keep the last
+   * lie on huge pages.  stage_sums=BYTES, stage_copies=BYTES (on rank 0): up to
+   * this many bytes that one rank has for another, private memory is copied
+   * through shared memory instead of read by a system call; measured when the
+   * world is made, unless given.  flight_dir=PATH (or ALIQUOT_FLIGHT_DIR): keep the last
    * operations in PATH/rank-N.flight, which outlives the process; the command
    * `aliquot blame PATH` reads them.  PATH exists and has no ';'. */
   const char* hints;
@@ -542,6 +545,22 @@ ALQ_API alq_status alq_group_scatter(alq_group* group, const void* src,
                                      const int64_t* counts, alq_dtype dtype,
                                      int32_t root, const alq_stream* stream,
                                      alq_work** work, alq_error* err);
+
+/* As all_reduce, reduce_scatter and reduce with SUM, of factor * src: each rank
+ * has a factor of its own.  The factor is rounded to the accumulate dtype, then
+ * each product and each sum in it.  Floats only; counts as in gather. */
+ALQ_API alq_status alq_group_all_reduce_premul(
+    alq_group* group, const void* src, void* dst, int64_t count,
+    alq_dtype dtype, double factor, const alq_stream* stream, alq_work** work,
+    alq_error* err);
+ALQ_API alq_status alq_group_reduce_scatter_premul(
+    alq_group* group, const void* src, void* dst, int64_t count,
+    const int64_t* counts, alq_dtype dtype, double factor,
+    const alq_stream* stream, alq_work** work, alq_error* err);
+ALQ_API alq_status alq_group_reduce_premul(
+    alq_group* group, const void* src, void* dst, int64_t count,
+    alq_dtype dtype, double factor, int32_t root, const alq_stream* stream,
+    alq_work** work, alq_error* err);
 
 /* Returns when every member has called it. */
 ALQ_API alq_status alq_group_barrier(alq_group* group, const alq_stream* stream,

@@ -1,6 +1,10 @@
-// A copy whose destination is not read soon: its stores go past the caches, so
-// that the old lines are not fetched first and others are not evicted.
-// Cost: the bytes read and written once; copy_cpu also reads dst.
+// Copies by vector stores to whole vectors of dst.
+//   cold  the destination is not read soon, or by another core: the stores go
+//         past the caches, so that the old lines are not fetched first and
+//         others are not evicted.  The bytes are read and written once;
+//         copy_cpu also reads dst.
+//   even  as fast wherever both sides lie: memcpy's string instructions are
+//         half as fast where the two differ within a line.
 #include "kernels/cpu/simd.h"
 // The target list comes before Highway.
 #undef HWY_TARGET_INCLUDE
@@ -18,7 +22,8 @@ HWY_BEFORE_NAMESPACE();
 namespace aliquot::kernels {
 namespace HWY_NAMESPACE {
 
-void copy_cold(uint8_t* dst, const uint8_t* src, size_t bytes) {
+template <bool kCold>
+void copy_vectors(uint8_t* dst, const uint8_t* src, size_t bytes) {
   namespace hn = hwy::HWY_NAMESPACE;
   const hn::ScalableTag<uint8_t> d;
   const size_t step = hn::Lanes(d);
@@ -27,9 +32,22 @@ void copy_cold(uint8_t* dst, const uint8_t* src, size_t bytes) {
   std::memcpy(dst, src, head);
   size_t i = head;
   for (; i + step <= bytes; i += step) {
-    hn::Stream(hn::LoadU(d, src + i), d, dst + i);
+    const auto lanes = hn::LoadU(d, src + i);
+    if constexpr (kCold) {
+      hn::Stream(lanes, d, dst + i);
+    } else {
+      hn::Store(lanes, d, dst + i);
+    }
   }
   std::memcpy(dst + i, src + i, bytes - i);
+}
+
+void copy_cold(uint8_t* dst, const uint8_t* src, size_t bytes) {
+  copy_vectors<true>(dst, src, bytes);
+}
+
+void copy_even(uint8_t* dst, const uint8_t* src, size_t bytes) {
+  copy_vectors<false>(dst, src, bytes);
 }
 
 }  // namespace HWY_NAMESPACE
@@ -40,17 +58,21 @@ HWY_AFTER_NAMESPACE();
 namespace aliquot::kernels {
 namespace {
 
-constexpr SimdTable<void(uint8_t*, const uint8_t*, size_t)> kCopyCold =
-    ALQ_SIMD_TABLE(copy_cold);
+using Copies = SimdTable<void(uint8_t*, const uint8_t*, size_t)>;
+constexpr Copies kCold = ALQ_SIMD_TABLE(copy_cold);
+constexpr Copies kEven = ALQ_SIMD_TABLE(copy_even);
+
+void copy(const Copies& copies, const CopyArgs& args) {
+  if (args.bytes <= 0) return;
+  copies[chosen_target()](static_cast<uint8_t*>(args.dst),
+                          static_cast<const uint8_t*>(args.src),
+                          static_cast<size_t>(args.bytes));
+}
 
 }  // namespace
 
-void copy_cold_cpu(const CopyArgs& args) {
-  if (args.bytes <= 0) return;
-  kCopyCold[chosen_target()](static_cast<uint8_t*>(args.dst),
-                             static_cast<const uint8_t*>(args.src),
-                             static_cast<size_t>(args.bytes));
-}
+void copy_cold_cpu(const CopyArgs& args) { copy(kCold, args); }
+void copy_even_cpu(const CopyArgs& args) { copy(kEven, args); }
 
 void flush_cold_cpu() { hwy::FlushStream(); }
 

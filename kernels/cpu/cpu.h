@@ -11,6 +11,8 @@ void copy_cpu(const CopyArgs& args);
 // flush_cold_cpu.  Must not overlap.
 void copy_cold_cpu(const CopyArgs& args);
 void flush_cold_cpu();
+// As copy_cpu, at one speed for all alignments.  Must not overlap.
+void copy_even_cpu(const CopyArgs& args);
 void cast_cpu(const CastArgs& args);
 void accumulate_cpu(const AccumulateArgs& args);
 void adamw_cpu(const AdamWArgs& args);

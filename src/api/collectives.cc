@@ -187,6 +187,46 @@ alq_status alq_group_scatter(alq_group* group, const void* src, void* dst,
   });
 }
 
+alq_status alq_group_all_reduce_premul(alq_group* group, const void* src,
+                                       void* dst, int64_t count,
+                                       alq_dtype dtype, double factor,
+                                       const alq_stream* stream,
+                                       alq_work** work, alq_error* err) {
+  return guard(err, [&]() -> Status {
+    Coll coll = coll_of(CollKind::kAllReduce, src, dst, count, dtype);
+    coll.factor = factor;
+    return issue({group, stream, work}, coll);
+  });
+}
+
+alq_status alq_group_reduce_scatter_premul(alq_group* group, const void* src,
+                                           void* dst, int64_t count,
+                                           const int64_t* counts,
+                                           alq_dtype dtype, double factor,
+                                           const alq_stream* stream,
+                                           alq_work** work, alq_error* err) {
+  return guard(err, [&]() -> Status {
+    Call call{group, stream, work};
+    Coll coll = coll_of(CollKind::kReduceScatter, src, dst, count, dtype);
+    coll.factor = factor;
+    if (counts != nullptr) ALQ_TRY(set_counts(call, counts, &coll.counts));
+    return issue(call, coll);
+  });
+}
+
+alq_status alq_group_reduce_premul(alq_group* group, const void* src, void* dst,
+                                   int64_t count, alq_dtype dtype,
+                                   double factor, int32_t root,
+                                   const alq_stream* stream, alq_work** work,
+                                   alq_error* err) {
+  return guard(err, [&]() -> Status {
+    Coll coll = coll_of(CollKind::kReduce, src, dst, count, dtype);
+    coll.factor = factor;
+    coll.root = root;
+    return issue({group, stream, work}, coll);
+  });
+}
+
 alq_status alq_group_barrier(alq_group* group, const alq_stream* stream,
                              alq_work** work, alq_error* err) {
   return guard(err, [&]() -> Status {

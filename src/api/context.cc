@@ -74,6 +74,7 @@ std::optional<double> hint_value(std::string_view item, std::string_view key) {
 Status read_hints(const char* hints, Context* context,
                   std::string* flight_dir) {
   constexpr std::string_view kFlightDir = "flight_dir=";
+  constexpr double kMostStaged = 0x1p40;
   std::string_view rest = hints == nullptr ? "" : hints;
   while (!rest.empty()) {
     std::string_view item = rest.substr(0, rest.find(';'));
@@ -84,13 +85,25 @@ Status read_hints(const char* hints, Context* context,
     } else if (auto huge = hint_value(item, "huge_pages=");
                huge.has_value() && (*huge == 0 || *huge == 1)) {
       context->huge_pages = *huge == 1;
+    } else if (auto sums = hint_value(item, "stage_sums=");
+               sums.has_value() && *sums >= 0 && *sums <= kMostStaged) {
+      context->stage_sums = static_cast<int64_t>(*sums);
+    } else if (auto copies = hint_value(item, "stage_copies=");
+               copies.has_value() && *copies >= 0 && *copies <= kMostStaged) {
+      context->stage_copies = static_cast<int64_t>(*copies);
+    } else if (auto streams = hint_value(item, "stage_streams=");
+               streams.has_value() && (*streams == 0 || *streams == 1)) {
+      context->stage_streams = *streams == 1;
     } else if (item.starts_with(kFlightDir) &&
                item.size() > kFlightDir.size()) {
       *flight_dir = item.substr(kFlightDir.size());
     } else {
       return make_error(ALQ_INVALID_ARGUMENT,
                         "hint \"{}\": known are throttle_mb_per_s=N, N above "
-                        "0, huge_pages=0 or 1, and flight_dir=PATH",
+                        "0, huge_pages=0 or 1, stage_sums=BYTES and "
+                        "stage_copies=BYTES from 0 to 2^40, "
+                        "stage_streams=0 or 1, and "
+                        "flight_dir=PATH",
                         item);
     }
   }
@@ -341,6 +354,13 @@ alq_status alq_runtime_info(const alq_context* ctx, char* buf, size_t cap,
     j["connected"] = state->world != nullptr;
     j["device"] = "cpu";
     j["backend"] = "mem";
+    if (state->world != nullptr) {
+      PrivateMemory memory = state->world->private_memory();
+      j["private_memory"] = {{"access", memory.access},
+                             {"stage_sums", memory.stage_sums},
+                             {"stage_copies", memory.stage_copies},
+                             {"stage_streams", memory.streams}};
+    }
     j["simd"] = kernels::simd_chosen();
     j["simd_targets"] = kernels::simd_targets();
     j["timeout_s"] = static_cast<double>(c.timeout_ns) * 1e-9;

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/fault.h"
@@ -24,6 +25,11 @@ struct Context {
   double throttle_bytes_per_s = 0;
   // Large private buffers that peers read may be moved to huge pages.
   bool huge_pages = true;
+  // Bytes between two ranks up to which private memory is staged: instead of
+  // what the world measures.  Those of rank 0 count.
+  std::optional<int64_t> stage_sums, stage_copies;
+  // And whether what peers read next is written past the caches.
+  std::optional<bool> stage_streams;
   LogRing log;
   Faults faults;
   std::unique_ptr<Flight> flight;  // null: nothing is recorded

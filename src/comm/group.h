@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -77,6 +78,8 @@ struct Coll {
   // f32 dst then receives the sum unrounded.
   Dtype out_dtype = 0;
   alq_reduce_op op = ALQ_SUM;
+  // Reductions with SUM: the sum of factor * src, each rank with its own.
+  std::optional<double> factor = {};
   // Reduce-scatter: dst += the sum instead of dst = the sum.
   bool accumulate = false;
   // Reductions: if not null, contributions that are not finite are looked for
@@ -110,6 +113,15 @@ struct GroupStats {
   int64_t ops = 0;
   int64_t bytes_read = 0, bytes_written = 0, peer_bytes_read = 0;
   int64_t syscalls = 0, sleeps = 0;
+};
+
+// How memory that is not from alq_buffer_alloc reaches other ranks: "in place"
+// (ranks share the process), "read" (once, by a system call; staged up to these
+// numbers of bytes that one rank has for another) or "staged".
+struct PrivateMemory {
+  const char* access = "in place";
+  int64_t stage_sums = 0, stage_copies = 0;
+  bool streams = false;  // staging writes past the caches
 };
 
 class Group {
@@ -148,6 +160,7 @@ class Group {
   virtual void set_timeout_ns(int64_t ns) = 0;
   virtual Status status() const = 0;
   virtual GroupStats stats() const = 0;
+  virtual PrivateMemory private_memory() const = 0;
   virtual void abort(const Status& reason) = 0;
   virtual Status close(Deadline deadline) = 0;
 };

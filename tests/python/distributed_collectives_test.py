@@ -50,15 +50,15 @@ def check_all_reduce_of_complex(world):
 
 
 def check_scaled_sum(world):
-    op = dist._make_nccl_premul_sum(0.5)
+    op = dist._make_nccl_premul_sum(0.5 + world.rank)
     x = values(world.rank, 100, torch.float32)
     dist.all_reduce(x, op)
-    same(x, sum(0.5 * values(r, 100, torch.float32)
+    same(x, sum((0.5 + r) * values(r, 100, torch.float32)
                 for r in range(world.size)))
     out = torch.empty(10)
     dist.reduce_scatter_tensor(
         out, values(world.rank, 10 * world.size, torch.float32), op)
-    whole = sum(0.5 * values(r, 10 * world.size, torch.float32)
+    whole = sum((0.5 + r) * values(r, 10 * world.size, torch.float32)
                 for r in range(world.size))
     same(out, whole.chunk(world.size)[world.rank])
     inputs = list(values(world.rank, 10 * world.size,

@@ -69,6 +69,10 @@ Flight::Names call_names() {
 Status join(Rank& rank, const RanksOptions& options) {
   rank.context->timeout_ns = options.deadline_ms * 1'000'000;
   rank.context->time_scale = options.time_scale;
+  if (options.stage_limit >= 0) {
+    rank.context->stage_sums = options.stage_limit;
+    rank.context->stage_copies = options.stage_limit;
+  }
   ALQ_TRY(rank.context->faults.arm(options.faults));
   if (!options.flight_dir.empty()) {
     ALQ_ASSIGN(

@@ -43,7 +43,9 @@ struct RanksOptions {
   double time_scale = 1;         // of detector constants
   std::string faults;            // armed before the join
   bool cma = true;               // may read other processes' memory
-  bool join = true;              // false: rank.group stays null
+  // Bytes up to which private memory is staged; negative: as measured.
+  int64_t stage_limit = -1;
+  bool join = true;  // false: rank.group stays null
   // "host:port" of a store that rank 0 serves and the ranks meet at; "": they
   // meet in memory of the test.
   std::string store = {};

@@ -679,6 +679,41 @@ FUNCTIONS = {
         POINTER(c_void_p),  # work
         POINTER(alq_error),  # err
     ]),
+    "alq_group_all_reduce_premul": (c_int32, [
+        c_void_p,  # group
+        c_void_p,  # src
+        c_void_p,  # dst
+        c_int64,  # count
+        c_int32,  # dtype
+        c_double,  # factor
+        POINTER(alq_stream),  # stream
+        POINTER(c_void_p),  # work
+        POINTER(alq_error),  # err
+    ]),
+    "alq_group_reduce_scatter_premul": (c_int32, [
+        c_void_p,  # group
+        c_void_p,  # src
+        c_void_p,  # dst
+        c_int64,  # count
+        POINTER(c_int64),  # counts
+        c_int32,  # dtype
+        c_double,  # factor
+        POINTER(alq_stream),  # stream
+        POINTER(c_void_p),  # work
+        POINTER(alq_error),  # err
+    ]),
+    "alq_group_reduce_premul": (c_int32, [
+        c_void_p,  # group
+        c_void_p,  # src
+        c_void_p,  # dst
+        c_int64,  # count
+        c_int32,  # dtype
+        c_double,  # factor
+        c_int32,  # root
+        POINTER(alq_stream),  # stream
+        POINTER(c_void_p),  # work
+        POINTER(alq_error),  # err
+    ]),
     "alq_group_barrier": (c_int32, [
         c_void_p,  # group
         POINTER(alq_stream),  # stream

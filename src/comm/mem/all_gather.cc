@@ -43,21 +43,23 @@ Step direct(CollOp& op) {
 void fill(CollOp& op, const Staging& s, uint64_t w, std::byte* stage) {
   int64_t begin = 0;
   int64_t n = window_range(s, w, op.part_count(op.me) * op.in_size, &begin);
-  counted_copy(op, stage, op.src() + begin, n, false);
+  stage_copy(op, stage, op.src() + begin, n);
 }
 
+// Own part goes to its place meanwhile.
 void take(CollOp& op, const Staging& s, uint64_t w) {
-  if (w == 0) copy_own(op);
   for (int32_t q = 0; q < op.size; ++q) {
-    if (q == op.me) continue;
+    const bool own = q == op.me;
     int64_t begin = 0;
     int64_t n = window_range(s, w, op.part_count(q) * op.in_size, &begin);
-    counted_copy(op, place(op, q) + begin, staged(op, s, q, w), n, true);
+    const std::byte* from = own ? op.src() + begin : staged(op, s, q, w);
+    if (own && op.src() == place(op, q)) continue;
+    counted_copy(op, place(op, q) + begin, from, n, !own);
   }
 }
 
 Step staged_form(CollOp& op) {
-  return staged_exchange(op, stage_whole(largest_part(op), 0), fill, take);
+  return staged_exchange(op, stage_whole(largest_part(op)), fill, take);
 }
 
 }  // namespace

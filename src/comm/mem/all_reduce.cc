@@ -9,6 +9,8 @@
 // one flag between the phases, one wait for the readers.  In place works: chunk
 // q of a src is read by rank q alone, before its owner overwrites it.
 // Source: Rabenseifner's reduce-scatter + all-gather with direct reads.
+#include <algorithm>
+
 #include "comm/mem/algorithms.h"
 #include "comm/mem/move.h"
 
@@ -46,37 +48,75 @@ Step direct(CollOp& op) {
   return op.peer == op.size ? Step::kDone : Step::kProgress;
 }
 
-void take_sum(CollOp& op, const Staging& s, uint64_t w) {
-  take_reduced_part(op, s, w, chunk(op, op.me));
+// Staged: chunks go in blocks of as many elements as a place holds, and each
+// window either sends block k of all chunks to their owners, or block k of the
+// sums to everyone, so that a sum is passed on while it is in the cache.
+// Windows: sum 0, sum 1, gather 0, sum 2, gather 1, ..., sum n (empty), gather
+// n - 1.  So sum k is taken before gather k is filled, one window ahead.
+struct Turn {
+  bool sums;
+  int64_t first;  // element of a chunk
+};
+
+int64_t block_elements(const CollOp& op, const Staging& s) {
+  return s.width / std::max(op.in_size, op.out_size);
 }
 
-void fill_own_chunk(CollOp& op, const Staging& s, uint64_t w,
-                    std::byte* stage) {
-  int64_t begin = 0;
-  int64_t n = window_range(s, w, op.part_count(op.me) * op.out_size, &begin);
-  counted_copy(op, stage, chunk(op, op.me) + begin, n, false);
+Turn turn(const CollOp& op, const Staging& s, uint64_t w) {
+  const bool sums = w == 0 || w % 2 == 1;
+  const uint64_t block = sums ? (w + 1) / 2 : w / 2 - 1;
+  return {sums, static_cast<int64_t>(block) * block_elements(op, s)};
 }
 
-void take_chunks(CollOp& op, const Staging& s, uint64_t w) {
+// Elements of q's chunk in the block that begins at `first`.
+int64_t block_count(const CollOp& op, const Staging& s, int32_t q,
+                    int64_t first) {
+  return std::clamp<int64_t>(op.part_count(q) - first, 0,
+                             block_elements(op, s));
+}
+
+void fill(CollOp& op, const Staging& s, uint64_t w, std::byte* stage) {
+  const Turn t = turn(op, s, w);
+  if (!t.sums) {
+    stage_copy(op, stage, chunk(op, op.me) + t.first * op.out_size,
+               block_count(op, s, op.me, t.first) * op.out_size);
+    return;
+  }
   for (int32_t q = 0; q < op.size; ++q) {
     if (q == op.me) continue;
-    int64_t begin = 0;
-    int64_t n = window_range(s, w, op.part_count(q) * op.out_size, &begin);
-    counted_copy(op, chunk(op, q) + begin, staged(op, s, q, w), n, true);
+    stage_copy(op, stage + place_for(s, op.me, q),
+               op.src() + (op.part_begin(q) + t.first) * op.in_size,
+               block_count(op, s, q, t.first) * op.in_size);
   }
+}
+
+void take(CollOp& op, const Staging& s, uint64_t w) {
+  const Turn t = turn(op, s, w);
+  if (!t.sums) {
+    for (int32_t q = 0; q < op.size; ++q) {
+      if (q == op.me) continue;
+      counted_copy(op, chunk(op, q) + t.first * op.out_size,
+                   staged(op, s, q, w),
+                   block_count(op, s, q, t.first) * op.out_size, true);
+    }
+    return;
+  }
+  const int64_t at = op.part_begin(op.me) + t.first;
+  const void* srcs[kMaxRanks];
+  for (int32_t q = 0; q < op.size; ++q) {
+    srcs[q] =
+        q == op.me ? op.src() + at * op.in_size : staged_for_me(op, s, q, w);
+  }
+  reduce(op, srcs, op.dst() + at * op.out_size, at,
+         block_count(op, s, op.me, t.first));
 }
 
 Step staged_form(CollOp& op) {
-  int64_t most = largest_part(op);
-  Staging sum = stage_parts(op.size, most, 0);
-  if (op.phase == 0) {
-    Step step = staged_exchange(op, sum, fill_parts, take_sum);
-    if (step != Step::kDone) return step;
-    op.phase = 1;
-    op.window = 0;
-  }
-  Staging gather = stage_whole(most / op.in_size * op.out_size, sum.windows);
-  return staged_exchange(op, gather, fill_own_chunk, take_chunks);
+  Staging s = stage_parts(op.size, 0);
+  const int64_t most = largest_part(op) / op.in_size;
+  const int64_t block = block_elements(op, s);
+  s.windows = 2 * static_cast<uint64_t>((most + block - 1) / block) + 1;
+  return staged_exchange(op, s, fill, take);
 }
 
 }  // namespace

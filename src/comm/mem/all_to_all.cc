@@ -35,14 +35,14 @@ void take(CollOp& op, const Staging& s, uint64_t w) {
   int64_t n = window_range(s, w, part_bytes(op), &begin);
   for (int32_t q = 0; q < op.size; ++q) {
     const std::byte* from = q == op.me ? op.src() + q * part_bytes(op) + begin
-                                       : staged(op, s, q, w) + op.me * s.width;
+                                       : staged_for_me(op, s, q, w);
     counted_copy(op, place(op, q) + begin, from, n, q != op.me);
   }
 }
 
 Step staged_form(CollOp& op) {
-  return staged_exchange(op, stage_parts(op.size, part_bytes(op), 0),
-                         fill_parts, take);
+  return staged_exchange(op, stage_parts(op.size, part_bytes(op)), fill_parts,
+                         take);
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ void take(CollOp& op, const Staging& s, uint64_t w) {
     int64_t begin = 0;
     int64_t n = window_range(s, w, recv_bytes(op, q), &begin);
     const std::byte* from = q == op.me ? op.src() + begin_at(op, q) + begin
-                                       : staged(op, s, q, w) + op.me * s.width;
+                                       : staged_for_me(op, s, q, w);
     counted_copy(op, place(op, q) + begin, from, n, q != op.me);
   }
 }
@@ -65,7 +65,7 @@ Step staged_form(CollOp& op) {
       most = std::max(most, sent_count(op, q, r));
     }
   }
-  return staged_exchange(op, stage_parts(op.size, most * op.in_size, 0),
+  return staged_exchange(op, stage_parts(op.size, most * op.in_size),
                          fill_parts, take);
 }
 

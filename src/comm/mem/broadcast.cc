@@ -33,7 +33,7 @@ void fill(CollOp& op, const Staging& s, uint64_t w, std::byte* stage) {
   if (!is_root(op)) return;
   int64_t begin = 0;
   int64_t n = window_range(s, w, bytes(op), &begin);
-  counted_copy(op, stage, op.src() + begin, n, false);
+  stage_copy(op, stage, op.src() + begin, n);
 }
 
 void take(CollOp& op, const Staging& s, uint64_t w) {
@@ -45,7 +45,7 @@ void take(CollOp& op, const Staging& s, uint64_t w) {
 }
 
 Step staged_form(CollOp& op) {
-  return staged_exchange(op, stage_whole(bytes(op), 0), fill, take);
+  return staged_exchange(op, stage_whole(bytes(op)), fill, take);
 }
 
 }  // namespace

@@ -58,7 +58,9 @@ std::string call_text(const Call& call) {
   std::string text = fmt::format("{}({} x {}", coll_name(kind), call.count,
                                  dtype_name(call.dtype));
   if (is_reduction(kind)) {
-    text += fmt::format(", {}", op_name(call.op));
+    text += fmt::format(", {}", (call.flags & kCallPremul) != 0
+                                    ? "premultiplied sum"
+                                    : op_name(call.op));
     if (call.out_dtype != call.dtype) {
       text += fmt::format(" to {}", dtype_name(call.out_dtype));
     }

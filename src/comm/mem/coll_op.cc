@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "comm/mem/algorithms.h"
+#include "comm/mem/calibrate.h"
 #include "comm/mem/call.h"
 #include "comm/mem/poison.h"
 #include "comm/mem/whereabouts.h"
@@ -11,11 +12,6 @@
 namespace aliquot::mem {
 namespace {
 
-// Up to these sizes, private memory of other processes is copied twice through
-// staging windows, which beats the system calls of one copy.  Measured on 2
-// ranks: sums read each block from every rank, copies only once.
-constexpr int64_t kStageSums = int64_t{2} << 20;
-constexpr int64_t kStageCopies = int64_t{128} << 10;
 // How long a failed operation waits for threads of its own process that still
 // read its memory; they stop at the next block.
 constexpr int64_t kDyingNs = 1'000'000'000;
@@ -36,7 +32,8 @@ CollOp::CollOp(GroupCore& group_core, std::shared_ptr<GroupCore> keep,
       out_size(dtype_size(c.out_dtype)),
       keep_(std::move(keep)),
       work_(std::move(work)),
-      flags_(flags | (c.accumulate ? kCallAccumulate : 0)),
+      flags_(flags | (c.accumulate ? kCallAccumulate : 0) |
+             (c.factor.has_value() ? kCallPremul : 0)),
       recorded_(record(core, c, n)) {
   if (!c.counts.empty()) {
     std::copy(c.counts.begin(), c.counts.end(), own_counts_);
@@ -113,6 +110,7 @@ void CollOp::announce() {
   slot.call = call_;
   set_label(slot, coll.label);
   mark_seen(core);
+  slot.factor = coll.factor.value_or(1.0);
   if (inlined_) {
     counted_copy(*this, slot.payload, coll.src, readable_bytes(), false);
   } else {
@@ -228,8 +226,9 @@ Step CollOp::choose() {
     foreign_private |=
         slot(q).src.kind == kPrivate || slot(q).dst.kind == kPrivate;
   }
-  bool small = part_total() * in_size <=
-               (is_reduction(coll.kind) ? kStageSums : kStageCopies);
+  const StageLimits limits = stage_limits(*core.world);
+  bool small = largest_part(*this) <=
+               (is_reduction(coll.kind) ? limits.sums : limits.copies);
   // Ranks must choose alike, and here their sizes differ.
   if (coll.kind == CollKind::kAllToAllV) small = false;
   if (foreign_private && (small || !core.world->cma)) {
@@ -237,6 +236,7 @@ Step CollOp::choose() {
     return Step::kProgress;
   }
   run_ = chosen.direct;
+  streams = coll.kind == CollKind::kAllReduce && size > 1 && limits.streams;
   bool read_by_peers = readable_bytes() > 0;
   drain_ = size > 1 && read_by_peers &&
            (coll.kind == CollKind::kAllReduce || !coll.source_stable);

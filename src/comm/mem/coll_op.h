@@ -57,8 +57,8 @@ class CollOp : public Op {
   // Where the algorithm is; all zero at first.
   int32_t phase = 0, peer = 0;
   int64_t pos = 0;
-  uint64_t window = 0;
-  bool published = false;
+  bool streams = false;  // writes what peers will read past the caches
+  uint64_t filled = 0, taken = 0;    // staging windows
   const std::byte* base[kMaxRanks];  // peers' memory; null: read_process
 
   // Part q of the whole, in elements: a rank's contribution, destination or

@@ -1,5 +1,6 @@
 #include "comm/mem/group.h"
 
+#include "comm/mem/calibrate.h"
 #include "comm/mem/coll_op.h"
 #include "comm/mem/p2p.h"
 #include "comm/mem/poison.h"
@@ -165,6 +166,13 @@ Status MemGroup::status() const {
                       core_->name);
   }
   return poison_cause(*core_);
+}
+
+PrivateMemory MemGroup::private_memory() const {
+  if (core_->one_process) return {};
+  const StageLimits limits = stage_limits(*core_->world);
+  if (!core_->world->cma) return {"staged", 0, 0, limits.streams};
+  return {"read", limits.sums, limits.copies, limits.streams};
 }
 
 void MemGroup::abort(const Status& reason) {

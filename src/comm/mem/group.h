@@ -33,6 +33,7 @@ class MemGroup : public Group {
   void set_timeout_ns(int64_t ns) override;
   Status status() const override;
   GroupStats stats() const override { return core_->stats.read(); }
+  PrivateMemory private_memory() const override;
   void abort(const Status& reason) override;
   Status close(Deadline deadline) override;
 

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/process.h"
+#include "comm/mem/calibrate.h"
 #include "comm/mem/group.h"
 #include "comm/mem/poison.h"
 
@@ -227,6 +228,7 @@ Result<std::shared_ptr<Group>> MemJoin::connect(
                        "(process_vm_readv): large operations on buffers that "
                        "are not from alq_buffer_alloc are staged");
   }
+  calibrate(*core);
   return std::shared_ptr<Group>(
       std::make_shared<MemGroup>(std::move(core), device_));
 }

@@ -22,8 +22,8 @@
 namespace aliquot::mem {
 
 constexpr int32_t kMaxRanks = 64;
-constexpr int64_t kInlineBytes = 4096;   // payload that travels in the slot
-constexpr int64_t kStageBytes = 524288;  // one of two staging windows per rank
+constexpr int64_t kInlineBytes = 4096;    // payload that travels in the slot
+constexpr int64_t kStageBytes = 1048576;  // a rank's staging windows
 constexpr uint64_t kControlMagic = 0x316b636f6c627141;
 constexpr uint32_t kProtocolVersion = 2;
 
@@ -43,6 +43,7 @@ struct Call {
   int64_t count;
 };
 constexpr int32_t kCallAccumulate = 1;
+constexpr int32_t kCallPremul = 4;
 constexpr int32_t kCallInternal = 2;  // part of a split or allocation
 
 // Where data lies, as its owner sees it.
@@ -62,6 +63,7 @@ struct alignas(64) Slot {
   Call call;
   Location src, dst;
   char label[16];  // of the call; the end of a long one
+  double factor;   // of a premultiplied sum; each rank has its own
   alignas(64) std::byte payload[kInlineBytes];
 };
 
@@ -82,13 +84,12 @@ struct alignas(64) Whereabouts {
 
 // One rank's words, a cache line each, written by that rank alone.
 struct Member {
-  Line done;      // operation whose reads are finished
-  Line reduced;   // operation whose own chunk is in place
-  Line staged;    // windows published (ticket())
-  Line consumed;  // windows read (ticket())
-  Line reading;   // operation whose peers' memory is being read, else 0
-  Line state;     // MemberState
-  Line freed;     // segments freed; see Freed
+  Line done;     // operation whose reads are finished
+  Line reduced;  // operation whose own chunk is in place
+  Line staged;   // windows published (ticket())
+  Line reading;  // operation whose peers' memory is being read, else 0
+  Line state;    // MemberState
+  Line freed;    // segments freed; see Freed
   // Of the world's block alone.
   Seen seen;
   Whereabouts now;
@@ -149,6 +150,9 @@ struct alignas(64) Header {
   uint32_t version;
   int32_t size;
   int64_t bytes;
+  // Of the world: what calibrate() found.
+  std::atomic<int64_t> stage_sums, stage_copies;
+  std::atomic<uint32_t> stage_streams;
 };
 
 class Control {
@@ -157,7 +161,7 @@ class Control {
   Control(std::byte* base, int32_t size) : base_(base), size_(size) {}
 
   static int64_t bytes(int32_t size) {
-    return stage_offset(size) + int64_t{size} * 2 * kStageBytes;
+    return stage_offset(size) + int64_t{size} * kStageBytes;
   }
   // The part that is touched when the block is made.
   static int64_t hot_bytes(int32_t size) { return channel_offset(size); }
@@ -191,9 +195,8 @@ class Control {
     return at<Channel>(channel_offset(size_) +
                        (int64_t{from} * size_ + to) * int64_t{sizeof(Channel)});
   }
-  std::byte* stage(int32_t rank, uint64_t window) const {
-    return base_ + stage_offset(size_) +
-           (rank * 2 + static_cast<int64_t>(window & 1)) * kStageBytes;
+  std::byte* stage(int32_t rank) const {
+    return base_ + stage_offset(size_) + rank * kStageBytes;
   }
 
  private:

@@ -1,5 +1,6 @@
 // Sums: linear in rank order, in the accumulate dtype, rounded once; avg is
-// the sum times 1/size in the accumulate dtype.
+// the sum times 1/size in the accumulate dtype; a premultiplied sum is one of
+// products that were rounded.
 #include "comm/mem/move.h"
 
 #include <algorithm>
@@ -83,6 +84,16 @@ void inspect(const CollOp& op, const Piece& piece, const std::byte* sum) {
   if (bad) find_bad(op, piece);
 }
 
+void form(const CollOp& op, const kernels::ReduceArgs& args) {
+  if (!op.coll.factor.has_value()) return kernels::reduce_cpu(args);
+  double factors[kMaxRanks];
+  for (int32_t q = 0; q < op.size; ++q) {
+    factors[q] = q == op.me ? *op.coll.factor : op.slot(q).factor;
+  }
+  kernels::premul_cpu(
+      {args.dst, args.srcs, factors, args.n, args.count, args.in, 0});
+}
+
 // Sums of which more is to be known, or that bypass the caches, are formed a
 // piece at a time beside their place: it may hold a source.
 void reduce_pieces(CollOp& op, kernels::ReduceArgs args, int64_t at,
@@ -104,7 +115,7 @@ void reduce_pieces(CollOp& op, kernels::ReduceArgs args, int64_t at,
     piece.count = args.count;
     std::byte* place = to + done * op.out_size;
     args.dst = args.add != 0 ? place : buffer;
-    kernels::reduce_cpu(args);
+    form(op, args);
     inspect(op, piece, static_cast<std::byte*>(args.dst));
     if (args.dst == place) continue;
     kernels::CopyArgs copy{place, buffer, args.count * op.out_size};
@@ -121,7 +132,8 @@ Step copy_from(CollOp& op, int32_t q, Location Slot::*which, int64_t offset,
   int64_t n = std::min(bytes - op.pos, from != nullptr ? kBlock : kCallBlock);
   if (n > 0 && from != nullptr) {
     kernels::CopyArgs copy{to + op.pos, from + offset + op.pos, n};
-    if (bypasses(op, bytes)) {
+    // In place, the other ranks read it in the next sum.
+    if (bypasses(op, bytes) || (op.streams && op.dst() == op.src())) {
       kernels::copy_cold_cpu(copy);
       kernels::flush_cold_cpu();
     } else {
@@ -154,13 +166,15 @@ void reduce(CollOp& op, const void* const* srcs, std::byte* to, int64_t at,
   args.op = avg ? ALQ_SUM : op.coll.op;
   args.add = op.coll.accumulate ? 1 : 0;
   args.scale = avg ? 1.0 / op.size : 1.0;
-  // What is overwritten is in the caches already.
-  const bool cold = bypasses(op, op.part_count(op.me) * op.out_size) &&
-                    args.add == 0 && srcs[op.me] != to;
+  // What is overwritten is in the caches already, unless peers have it.
+  const bool cold =
+      args.add == 0 &&
+      (op.streams ||
+       (bypasses(op, op.part_count(op.me) * op.out_size) && srcs[op.me] != to));
   if (cold || op.coll.bad != nullptr || op.coll.norm != nullptr) {
     reduce_pieces(op, args, at, cold);
   } else {
-    kernels::reduce_cpu(args);
+    form(op, args);
   }
   op.counts.bytes_read += count * op.in_size * op.size;
   op.counts.peer_bytes_read += count * op.in_size * (op.size - 1);

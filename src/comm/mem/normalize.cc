@@ -107,6 +107,14 @@ Status check_reduction(const GroupCore& core, const Coll& coll) {
                       "{} on group \"{}\": only reduce_scatter accumulates",
                       name, core.name);
   }
+  if (coll.factor.has_value() &&
+      (!is_float(coll.dtype) || coll.op != ALQ_SUM || coll.accumulate ||
+       coll.dtype != coll.out_dtype)) {
+    return make_error(ALQ_INVALID_ARGUMENT,
+                      "{} on group \"{}\": a premultiplied sum is one of "
+                      "floats, into their own dtype, not of {}",
+                      name, core.name, dtype_name(coll.dtype));
+  }
   auto aligned = [](const void* p, Dtype dtype) {
     return reinterpret_cast<uintptr_t>(p) %
                static_cast<uintptr_t>(dtype_size(dtype)) ==
@@ -211,10 +219,11 @@ Status normalize(const GroupCore& core, Coll* coll) {
   ALQ_TRY(check_counts(core, *coll, &total));
   if (is_reduction(coll->kind)) {
     ALQ_TRY(check_reduction(core, *coll));
-  } else if (coll->out_dtype != coll->dtype || coll->accumulate) {
+  } else if (coll->out_dtype != coll->dtype || coll->accumulate ||
+             coll->factor.has_value()) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} on group \"{}\" moves data as it is; no other dtype "
-                      "of dst and no accumulate",
+                      "of dst, no factor and no accumulate",
                       name, core.name);
   }
   if (coll->kind == CollKind::kBroadcast) {

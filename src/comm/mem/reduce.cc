@@ -24,7 +24,7 @@ void fill(CollOp& op, const Staging& s, uint64_t w, std::byte* stage) {
   if (is_root(op)) return;
   int64_t begin = 0;
   int64_t n = window_range(s, w, op.coll.count * op.in_size, &begin);
-  counted_copy(op, stage, op.src() + begin, n, false);
+  stage_copy(op, stage, op.src() + begin, n);
 }
 
 void take(CollOp& op, const Staging& s, uint64_t w) {
@@ -40,7 +40,7 @@ void take(CollOp& op, const Staging& s, uint64_t w) {
 }
 
 Step staged_form(CollOp& op) {
-  return staged_exchange(op, stage_whole(op.coll.count * op.in_size, 0), fill,
+  return staged_exchange(op, stage_whole(op.coll.count * op.in_size), fill,
                          take);
 }
 

@@ -25,7 +25,7 @@ void take_reduced_part(CollOp& op, const Staging& s, uint64_t w,
   const void* srcs[kMaxRanks];
   for (int32_t q = 0; q < op.size; ++q) {
     srcs[q] = q == op.me ? op.src() + op.part_begin(q) * op.in_size + begin
-                         : staged(op, s, q, w) + op.me * s.width;
+                         : staged_for_me(op, s, q, w);
   }
   begin /= op.in_size;
   reduce(op, srcs, to + begin * op.out_size, op.part_begin(op.me) + begin,
@@ -42,7 +42,7 @@ int64_t largest_part(const CollOp& op) {
 
 bool nothing_to_reduce(const CollOp& op, const std::byte* to) {
   return op.size == 1 && op.coll.dtype == op.coll.out_dtype &&
-         !op.coll.accumulate && to == op.src();
+         !op.coll.accumulate && !op.coll.factor.has_value() && to == op.src();
 }
 
 namespace {
@@ -58,8 +58,7 @@ Step direct(CollOp& op) {
 }
 
 Step staged_form(CollOp& op) {
-  return staged_exchange(op, stage_parts(op.size, largest_part(op), 0),
-                         fill_parts,
+  return staged_exchange(op, stage_parts(op.size, largest_part(op)), fill_parts,
                          [](CollOp& o, const Staging& s, uint64_t w) {
                            take_reduced_part(o, s, w, o.dst());
                          });

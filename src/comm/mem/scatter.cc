@@ -53,12 +53,12 @@ void take(CollOp& op, const Staging& s, uint64_t w) {
   if (is_root(op)) return;
   int64_t begin = 0;
   int64_t n = window_range(s, w, part_bytes(op, op.me), &begin);
-  counted_copy(op, op.dst() + begin,
-               staged(op, s, op.coll.root, w) + op.me * s.width, n, true);
+  counted_copy(op, op.dst() + begin, staged_for_me(op, s, op.coll.root, w), n,
+               true);
 }
 
 Step staged_form(CollOp& op) {
-  return staged_exchange(op, stage_parts(op.size, largest_part(op), 0), fill,
+  return staged_exchange(op, stage_parts(op.size, largest_part(op)), fill,
                          take);
 }
 

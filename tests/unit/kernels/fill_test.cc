@@ -38,16 +38,18 @@ BOOST_AUTO_TEST_CASE(copy_bytes) {
   }
 }
 
-BOOST_AUTO_TEST_CASE(copy_past_the_caches) {
+BOOST_AUTO_TEST_CASE(copies_by_vectors) {
   for_each_target([] {
-    for (int64_t bytes : test_counts()) {
-      for (size_t skew : {size_t{0}, size_t{1}, size_t{63}}) {
-        Buffer<uint8_t> src(bytes, 3), dst(bytes, skew);
-        fill_random(src, 12);
-        copy_cold_cpu({dst.data(), src.data(), bytes});
-        flush_cold_cpu();
-        BOOST_TEST(dst.first_difference(src) == -1);
-        BOOST_TEST(dst.guard_intact());
+    for (void (*copy)(const CopyArgs&) : {copy_cold_cpu, copy_even_cpu}) {
+      for (int64_t bytes : test_counts()) {
+        for (size_t skew : {size_t{0}, size_t{1}, size_t{63}}) {
+          Buffer<uint8_t> src(bytes, 3), dst(bytes, skew);
+          fill_random(src, 12);
+          copy({dst.data(), src.data(), bytes});
+          flush_cold_cpu();
+          BOOST_TEST(dst.first_difference(src) == -1);
+          BOOST_TEST(dst.guard_intact());
+        }
       }
     }
   });

@@ -36,6 +36,7 @@ class Ranks : public Group {
   void set_timeout_ns(int64_t) override {}
   Status status() const override { return {}; }
   GroupStats stats() const override { return {}; }
+  PrivateMemory private_memory() const override { return {}; }
   void abort(const Status&) override {}
   Status close(Deadline) override { return {}; }
 

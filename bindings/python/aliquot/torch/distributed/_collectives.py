@@ -11,7 +11,7 @@ import torch
 
 from ..._error import Error
 from ..._library import library
-from ._reduce import reduction
+from ._reduce import factor_of, reduction
 from ._tensors import Place, same_count, same_type, source, target
 from ._work import Several
 
@@ -69,6 +69,12 @@ class Collectives:
     def _all_reduce(self, tensor: torch.Tensor, op: Any, sync: bool,
                     timeout: Timeout) -> Any:
         out = target(tensor, True)
+        factor = factor_of(op, out.code)
+        if factor is not None:
+            return self._issue(
+                library().alq_group_all_reduce_premul,
+                (out.address, out.address, out.count, out.code, factor), sync,
+                out.tensor, out.after, [tensor], timeout)
         kind, code, read = reduction(op, out.tensor, out.code)
         return self._issue(
             library().alq_group_all_reduce,
@@ -109,6 +115,13 @@ class Collectives:
             root = 0 if opts is None else opts.rootRank
         at_root = root == self._rank
         out = target(tensor, True) if at_root else source(tensor)
+        factor = factor_of(op_of(opts, op), out.code)
+        if factor is not None:
+            return self._issue(
+                library().alq_group_reduce_premul,
+                (out.address, out.address if at_root else None, out.count,
+                 out.code, factor, root), sync, out.tensor, out.after,
+                [tensor], timeout)
         kind, code, read = reduction(op_of(opts, op), out.tensor, out.code)
         return self._issue(
             library().alq_group_reduce,
@@ -146,6 +159,14 @@ class Collectives:
     def _reduce_scatter(self, read: Place, out: Place, counts: Any, op: Any,
                         sync: bool, result: List[torch.Tensor],
                         timeout: Timeout) -> Any:
+        factor = factor_of(op, read.code)
+        if factor is not None:
+            return self._issue(
+                library().alq_group_reduce_scatter_premul,
+                (read.address, out.address, out.count,
+                 None if counts is None else self._counts(counts), read.code,
+                 factor), sync, (read.tensor, out.tensor), out.after, result,
+                timeout)
         kind, code, tensor = reduction(op, read.tensor, read.code) \
             if isinstance(read.tensor, torch.Tensor) else \
             self._reduction_of_list(op, read)

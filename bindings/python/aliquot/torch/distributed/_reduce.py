@@ -1,6 +1,6 @@
 """Reductions of torch.distributed in terms of those of the library."""
 
-from typing import Any, Tuple
+from typing import Any, Optional, Tuple
 
 import torch
 from torch.distributed import ReduceOp
@@ -18,6 +18,7 @@ _NAMES = {hash(getattr(ReduceOp, name)): name for name in (
 _BOOL_OPS = {"SUM": _ffi.ALQ_MAX, "MAX": _ffi.ALQ_MAX, "BOR": _ffi.ALQ_MAX,
              "MIN": _ffi.ALQ_MIN, "BAND": _ffi.ALQ_MIN,
              "PRODUCT": _ffi.ALQ_MIN}
+_FLOATS = (_ffi.ALQ_F64, _ffi.ALQ_F32, _ffi.ALQ_F16, _ffi.ALQ_BF16)
 _PREMUL = hash(getattr(ReduceOp, "PREMUL_SUM", None))
 
 
@@ -36,6 +37,17 @@ def reduction(op: Any, source: torch.Tensor,
         "the reduction %s is not among SUM, AVG, MIN, MAX and PREMUL_SUM; "
         "gather the tensors and reduce them locally" %
         _NAMES.get(number, op))
+
+
+def factor_of(op: Any, code: int) -> Optional[float]:
+    """What the library multiplies the source with; None: nothing, or nothing
+    that it can (a tensor of several factors, integers)."""
+    if hash(op) != _PREMUL or code not in _FLOATS:
+        return None
+    factor = _factor(op)
+    if isinstance(factor, torch.Tensor):
+        return float(factor) if factor.numel() == 1 else None
+    return float(factor)
 
 
 def _of_bool(number: int) -> int:

@@ -1,0 +1,166 @@
+"""The report of peers_bench.py: every ratio beside its target."""
+
+import json
+from typing import Any, Dict, List, Optional
+
+HEAD = """# Against Open MPI and Gloo, measured
+
+Written by `scripts/bench-peers`. Times depend on the machine; on a busy one
+they mean little.
+
+Every contestant is a set of processes of its own, one rank each, that sleeps in
+a read while another is measured; all take turns, several times over, and each
+turn is a batch of calls between two barriers of its own, timed from the first
+rank's begin to the last's end. Ratios are medians of neighbouring turns, with
+the range of the middle 80 %. f32 sums; "size" is the larger buffer of a rank;
+all-reduce is in place, the others are not. Results are checked, element by
+element, before anything is timed.
+
+Our buffers are shared (`alq_buffer_alloc`) or private (malloc); the others' are
+their own malloc. Open MPI's ranks run over shared memory with
+process_vm_readv, not bound to cores; "heap kept" has glibc keep freed memory
+(`MALLOC_MMAP_MAX_=0`, `MALLOC_TRIM_THRESHOLD_`), for what Open MPI allocates in
+each call costs page faults otherwise. Gloo is that of PyTorch, called from
+Python, over the loopback interface.
+"""
+
+NAMES = {"open_mpi_kept": "Open MPI, heap kept", "open_mpi": "Open MPI",
+         "gloo": "Gloo"}
+FLOOR = {"shared": 1.15, "private": 1.45}
+FLOOR_FROM = 64 << 10  # below, a call costs more than the loop
+FIRST_MOST, CALL_MOST_NS, RECORDER_MOST_NS = 2.0, 300, 100
+
+
+def size_text(count: int) -> str:
+    if count >= 1 << 20:
+        return "%d MiB" % (count >> 20)
+    return "%d KiB" % (count >> 10)
+
+
+def us(seconds: float) -> str:
+    value = seconds * 1e6
+    return "%.2f" % value if value < 100 else "%.0f" % value
+
+
+def ratio_text(found: Dict[str, Any]) -> str:
+    low, high = found.get("low", found.get("p10")), found.get(
+        "high", found.get("p90"))
+    return "%.2f [%.2f-%.2f]" % (found["median"], low, high)
+
+
+def plain(line: Dict[str, Any]) -> str:
+    return "%d ranks %-14s %7s %-7s %10s us, %s of %s (%s us)%s" % (
+        line["ranks"], line["op"], size_text(line["bytes"]), line["ours"],
+        us(line["ours_s"]), ratio_text(line), NAMES[line["peer"]],
+        us(line["peer_s"]), "" if line["target"] is None else
+        "; target %.2f" % line["target"])
+
+
+def verdict(measured: float, most: Optional[float], noisy: bool) -> str:
+    if most is None:
+        return ""
+    if measured <= most:
+        return "ok, NOISY" if noisy else "ok"
+    return "MISSED, NOISY" if noisy else "MISSED"
+
+
+def table(title: str, head: List[str], rows: List[List[str]]) -> List[str]:
+    lines = ["", "## " + title, "", "| " + " | ".join(head) + " |",
+             "|" + "---|" * len(head)]
+    return lines + ["| " + " | ".join(row) + " |" for row in rows]
+
+
+def peer_rows(results: Dict[str, Any], ranks: int) -> List[List[str]]:
+    rows = []
+    for line in results["times"]:
+        if line["ranks"] != ranks:
+            continue
+        most = line["target"]
+        rows.append([
+            line["op"], size_text(line["bytes"]), line["ours"],
+            NAMES[line["peer"]], us(line["ours_s"]), us(line["peer_s"]),
+            ratio_text(line), "" if most is None else "%.2f" % most,
+            verdict(line["median"], most, results["noisy"])])
+    return rows
+
+
+def floor_most(line: Dict[str, Any]) -> Optional[float]:
+    return FLOOR[line["buffers"]] if line["bytes"] >= FLOOR_FROM else None
+
+
+def floor_rows(results: Dict[str, Any]) -> List[List[str]]:
+    rows = []
+    for line in results["floors"]:
+        most = floor_most(line)
+        rows.append([
+            line["op"], size_text(line["bytes"]), line["buffers"],
+            "in" if line["in_place"] else "out",
+            us(line["seconds"]["median"]), us(line["bare_seconds"]["median"]),
+            ratio_text(line["ratio"]), "" if most is None else "%.2f" % most,
+            verdict(line["ratio"]["median"], most, results["noisy"])])
+    return rows
+
+
+def call_lines(results: Dict[str, Any]) -> List[List[Any]]:
+    """What, figure as text, measured, most."""
+    call = results["call"]
+    lines: List[List[Any]] = [
+        ["a collective call with nobody to wait for, ns", "%.0f" %
+         call["call_ns"], call["call_ns"], CALL_MOST_NS],
+        ["the flight recorder's part of a call, ns", "%.0f" %
+         call["recorder_ns"], call["recorder_ns"], RECORDER_MOST_NS]]
+    for first in call["first"]:
+        lines.append([
+            "first all-reduce after init, %s, %s: %s us, then %s us; ratio" % (
+                size_text(first["bytes"]), first["buffers"],
+                us(first["first"]["median"]), us(first["later"]["median"])),
+            ratio_text(first["ratio"]), first["ratio"]["median"], FIRST_MOST])
+    return lines
+
+
+def missed(results: Dict[str, Any]) -> int:
+    checks = [(line["median"], line["target"]) for line in results["times"]]
+    checks += [(line["ratio"]["median"], floor_most(line))
+               for line in results["floors"]]
+    checks += [(line[2], line[3]) for line in call_lines(results)]
+    return sum(most is not None and value > most for value, most in checks)
+
+
+def text(results: Dict[str, Any], facts: Dict[str, str]) -> str:
+    noisy = results["noisy"]
+    lines = [HEAD, "| fact | |", "|---|---|"]
+    lines += ["| %s | %s |" % item for item in facts.items()]
+    lines += ["", "**%d targets missed.**" % missed(results)]
+    if noisy:
+        lines += ["", "**NOISY: the machine was not quiet; take no verdict from "
+                  "this run.**"]
+    for ranks in sorted({line["ranks"] for line in results["times"]}):
+        lines += table("%d ranks" % ranks, [
+            "operation", "size", "our buffers", "against", "ours, us",
+            "theirs, us", "ratio", "target", "verdict"],
+            peer_rows(results, ranks))
+    lines += table("Bare loops of the same reads and writes, 2 ranks", [
+        "operation", "size", "buffers", "place", "ours, us", "bare, us",
+        "ratio", "target", "verdict"], floor_rows(results))
+    lines += table("One call", ["what", "", "target", "verdict"], [
+        [what, shown, "%g" % most, verdict(value, most, noisy)]
+        for what, shown, value, most in call_lines(results)])
+    lines += table("The machine", [
+        "when", "one loop alone, 90 % / 10 %", "all cores at once / alone",
+        "lost to others", ""], [
+            [line["when"], "%.2f" % line["solo_spread"],
+             "%.2f" % line["all_over_solo"], "%.0f %%" % (100 * line["stolen"]),
+             "NOISY" if line["noisy"] else "quiet"]
+            for line in results["health"]])
+    lines += ["", "Other programs took %s of the machine's CPU time while the "
+              "contestants were measured." % ", ".join(
+                  "%.1f %%" % (100 * share) for share in results["others"])]
+    return "\n".join(lines) + "\n"
+
+
+def write(results: Dict[str, Any], facts: Dict[str, str], path: str) -> None:
+    with open(path + ".md", "w", encoding="utf-8") as file:
+        file.write(text(results, facts))
+    with open(path + ".json", "w", encoding="utf-8") as file:
+        json.dump(dict(facts=facts, **results), file, indent=1)
+        file.write("\n")
