@@ -178,9 +178,11 @@ PrivateMemory MemGroup::private_memory() const {
 void MemGroup::abort(const Status& reason) {
   if (core_->world->forked()) return;
   int32_t self = core_->world_rank(core_->rank);
+  // Whose fault it is, if that is known.
+  int32_t culprit = reason.rank() >= 0 ? reason.rank() : self;
   auto abort_one = [&](GroupCore& core) {
     core.aborts.fetch_add(1);
-    poison(core, ALQ_ABORTED, self,
+    poison(core, ALQ_ABORTED, culprit,
            fmt::format("group \"{}\" was aborted by rank {}: {}", core.name,
                        self, reason.message()));
   };

@@ -170,7 +170,7 @@ BOOST_AUTO_TEST_CASE(wrong_command_lines_are_explained) {
         Case{{"run", "-n", "2"}, "aliquot run -n 4 -- ./train"},
         Case{{"run", "-n", "2", "--bogus", "true"}, "--bogus"},
         Case{{"run", "-n", "2", "--output", "z", "true"}, "z"},
-        Case{{}, "subcommand"}, Case{{"fly"}, "fly"},
+        Case{{}, "needs a command"}, Case{{"fly"}, "fly"},
         Case{{"bench"}, "subcommand"},
         Case{{"bench", "coll", "--sizes", "4X"}, "4K"},
         Case{{"bench", "coll", "--ops", "sum"}, "sum"}}) {

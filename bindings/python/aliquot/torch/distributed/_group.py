@@ -197,7 +197,7 @@ class ProcessGroup(Collectives, ListCollectives, Messages, dist.ProcessGroup):
             return Done(result)
         out = ctypes.c_void_p()
         try:
-            check(function, handle, *args, (stream or self._stream)._ref,
+            check(function, handle, *args, (stream or self._stream)._live(),
                   ctypes.byref(out))
         except Error as error:
             raise self._wrong(error) from None
