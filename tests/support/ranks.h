@@ -29,6 +29,12 @@ constexpr bool kThreadSanitizer = true;
 #else
 constexpr bool kThreadSanitizer = false;
 #endif
+// Tests that are long do less there.
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
 inline std::vector<RankKind> kinds() {
   if (kThreadSanitizer) return {RankKind::kThreads};
   return {RankKind::kThreads, RankKind::kProcesses};

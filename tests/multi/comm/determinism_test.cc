@@ -12,11 +12,7 @@ namespace {
 
 constexpr int64_t kElements = 30'011;
 constexpr int64_t kBuckets[] = {kElements, 7'001, 3'000};
-#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr int kRuns = 2;
-#else
-constexpr int kRuns = 20;
-#endif
+constexpr int kRuns = kSanitized ? 2 : 20;
 
 struct Transport {
   const char* name;
@@ -116,7 +112,7 @@ void smoke(Rank& rank) {
 
 BOOST_AUTO_TEST_CASE(from_one_rank_to_the_most) {
   std::vector<int32_t> sizes = {1, 2, 3, 7, 16, 33, 64};
-  if (kThreadSanitizer) sizes = {1, 2, 7, 16};
+  if (kSanitized) sizes = {1, 2, 7, 16};
   everywhere(sizes, smoke);
 }
 

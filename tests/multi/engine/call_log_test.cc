@@ -84,7 +84,7 @@ BOOST_AUTO_TEST_CASE(ranks_follow_whoever_goes_on) {
   for (test::RankKind kind : kinds()) {
     for (int32_t size : {2, 3, 5}) {
       RanksResult result = run_ranks(options(size, kind), [](Rank& rank) {
-        regions(rank, 40, test::kThreadSanitizer ? 40 : 200);
+        regions(rank, 40, test::kSanitized ? 20 : 200);
       });
       BOOST_TEST(result.ok(), result.text());
     }
@@ -95,7 +95,7 @@ BOOST_AUTO_TEST_CASE(ranks_follow_whoever_goes_on) {
 BOOST_AUTO_TEST_CASE(a_full_log_waits_for_the_slowest) {
   for (test::RankKind kind : kinds()) {
     RanksResult result = run_ranks(options(3, kind), [](Rank& rank) {
-      regions(rank, 20'000, test::kThreadSanitizer ? 4 : 12);
+      regions(rank, 20'000, test::kSanitized ? 2 : 12);
     });
     BOOST_TEST(result.ok(), result.text());
   }
