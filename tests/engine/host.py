@@ -2,13 +2,17 @@
 
 `Engine` is one rank's engine with Python values in and out; every refused call
 raises `Refused` with the library's code and message.  `run_ranks` runs ranks as
-threads of this process: ctypes lets go of the interpreter while a call waits.
+threads of this process: ctypes lets go of the interpreter while a call waits;
+`run_processes` runs a script on ranks of their own.
 """
 
 import ctypes
 import itertools
 import json
 import os
+import secrets
+import socket
+import subprocess
 import sys
 import threading
 import time
@@ -209,3 +213,27 @@ def run_ranks(library, size, body, **place):
         rank, error = failures[0]
         raise AssertionError(f"rank {rank}: {error!r}") from error
     return results
+
+
+def run_processes(script, library, size, **variables):
+    """(exit code, output, errors) of the script on every rank, as processes of
+    one world, in rank order; variables: of their environment."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = "127.0.0.1:%d" % probe.getsockname()[1]
+    shared = {"ALIQUOT_WORLD_SIZE": str(size), "ALIQUOT_STORE": address,
+              "ALIQUOT_LOCAL_SIZE": str(size),
+              "ALIQUOT_SECRET": secrets.token_hex(16), **variables}
+    children = [subprocess.Popen(
+        [sys.executable, "-B", os.path.abspath(script), library],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env={**os.environ, **shared, "ALIQUOT_RANK": str(rank),
+             "ALIQUOT_LOCAL_RANK": str(rank)}) for rank in range(size)]
+    try:
+        texts = [child.communicate(timeout=2 * TIMEOUT_S) for child in children]
+    finally:
+        for child in children:
+            if child.poll() is None:
+                child.kill()
+                child.wait()
+    return [(child.returncode, *text) for child, text in zip(children, texts)]

@@ -8,10 +8,7 @@ Usage: join_fault_test.py LIBRARY [unittest options]
 import ctypes
 import json
 import os
-import secrets
 import signal
-import socket
-import subprocess
 import sys
 import time
 import unittest
@@ -21,8 +18,6 @@ from host import _ffi
 from join_model import (DDP, EACH, EVAL, ONE_AXIS, PARAMS, TRAIN, Case, Model,
                         Ragged)
 from robustness_test import refusal
-
-TIMEOUT_S = 60
 
 
 class Disagreements(Case):
@@ -309,28 +304,11 @@ class Faults(Case):
 
 def in_processes(ranks, plan, fault):
     """What each rank of killed() told, or how it ended."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = "127.0.0.1:%d" % probe.getsockname()[1]
-    shared = {"ALIQUOT_WORLD_SIZE": str(ranks), "ALIQUOT_STORE": address,
-              "ALIQUOT_LOCAL_SIZE": str(ranks),
-              "ALIQUOT_SECRET": secrets.token_hex(16),
-              "JOIN_JOB": json.dumps([plan, fault])}
-    children = [subprocess.Popen(
-        [sys.executable, "-B", os.path.abspath(__file__), LIBRARY_PATH],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, **shared, "ALIQUOT_RANK": str(rank),
-             "ALIQUOT_LOCAL_RANK": str(rank)}) for rank in range(ranks)]
-    try:
-        texts = [child.communicate(timeout=TIMEOUT_S) for child in children]
-    finally:
-        for child in children:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
-    for rank, (child, (out, errors)) in enumerate(zip(children, texts)):
-        assert child.returncode in (0, -signal.SIGKILL), errors
-        yield rank, json.loads(out) if out else child.returncode
+    ended = host.run_processes(__file__, LIBRARY_PATH, ranks,
+                               JOIN_JOB=json.dumps([plan, fault]))
+    for rank, (code, out, errors) in enumerate(ended):
+        assert code in (0, -signal.SIGKILL), errors
+        yield rank, json.loads(out) if out else code
 
 
 def killed(plan, fault):

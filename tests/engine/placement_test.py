@@ -7,9 +7,6 @@ processes.  Usage: placement_test.py LIBRARY [unittest options]
 import ctypes
 import json
 import os
-import secrets
-import socket
-import subprocess
 import sys
 import unittest
 
@@ -23,7 +20,6 @@ DDP, FSDP, HSDP, CUSTOM = (
 EACH, LAST = _ffi.ALQ_DEFER_EACH, _ffi.ALQ_DEFER_LAST
 COPY, MAP = _ffi.ALQ_GATHER_COPY, _ffi.ALQ_GATHER_MAP
 S, R = _ffi.ALQ_AXIS_DP_SHARD, _ffi.ALQ_AXIS_DP_REPLICATE
-TIMEOUT_S = 90
 
 
 def placed(params, grads, states, **plan):
@@ -222,29 +218,13 @@ class Placements(unittest.TestCase):
 
 def in_processes(ranks, mesh, dtype, plan, places, layout):
     """train() on ranks that are processes of their own."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = "127.0.0.1:%d" % probe.getsockname()[1]
     job = json.dumps([mesh, dtype, plan, places, layout.shards,
                       layout.replicas, layout.microbatches, layout.each])
-    shared = {"ALIQUOT_WORLD_SIZE": str(ranks), "ALIQUOT_STORE": address,
-              "ALIQUOT_LOCAL_SIZE": str(ranks),
-              "ALIQUOT_SECRET": secrets.token_hex(16), "PLACEMENT_JOB": job}
-    children = [subprocess.Popen(
-        [sys.executable, "-B", os.path.abspath(__file__), LIBRARY_PATH],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env={**os.environ, **shared, "ALIQUOT_RANK": str(rank),
-             "ALIQUOT_LOCAL_RANK": str(rank)}) for rank in range(ranks)]
-    try:
-        texts = [child.communicate(timeout=TIMEOUT_S) for child in children]
-    finally:
-        for child in children:
-            if child.poll() is None:
-                child.kill()
-                child.wait()
-    for child, (_, errors) in zip(children, texts):
-        assert child.returncode == 0, errors
-    return [tuple(json.loads(out)) for out, _ in texts]
+    ended = host.run_processes(__file__, LIBRARY_PATH, ranks,
+                               PLACEMENT_JOB=job)
+    for code, _, errors in ended:
+        assert code == 0, errors
+    return [tuple(json.loads(out)) for _, out, _ in ended]
 
 
 def rank_process(job):

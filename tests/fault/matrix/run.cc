@@ -1,35 +1,17 @@
 #include "fault/matrix/run.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 
 #include "fault/matrix/scenes.h"
+#include "support/free_port.h"
 #include "tools/blame.h"
 
 namespace aliquot::test {
 namespace {
-
-// Free a moment ago.
-int free_port() {
-  int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in a = {};
-  a.sin_family = AF_INET;
-  a.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t n = sizeof a;
-  int port = 0;
-  if (bind(fd, reinterpret_cast<sockaddr*>(&a), n) == 0 &&
-      getsockname(fd, reinterpret_cast<sockaddr*>(&a), &n) == 0) {
-    port = ntohs(a.sin_port);
-  }
-  close(fd);
-  return port;
-}
 
 // A folder for flight recorders, gone with the run.
 class Folder {

@@ -4,7 +4,7 @@ A list whose tensors lie one after the other in memory, as the parts of one
 tensor do, is used in place; another one goes through a copy.
 """
 
-from typing import Any, List
+from typing import Any, List, Optional, Tuple
 
 import torch
 
@@ -13,6 +13,16 @@ from ._collectives import (Timeout, call_of, only, op_of, options)
 from ._tensors import (counts_of, same_count, same_type, source, sources,
                        target, targets)
 from ._work import Several
+
+
+def _root_of(opts: Any, root: Optional[int]) -> Tuple[Any, int]:
+    """The options and the root, which callers give within them, beside them or
+    in their place."""
+    if isinstance(opts, int):
+        return None, opts
+    if root is None:
+        root = 0 if opts is None else opts.rootRank
+    return opts, root
 
 
 def _pair(outer: Any, inner: Any) -> Any:
@@ -83,11 +93,8 @@ class ListCollectives:
     def gather(self, output_tensors: Any, input_tensors: Any,
                opts: Any = None, root: Any = None,
                timeout: Timeout = None) -> Any:
-        if isinstance(opts, int):
-            opts, root = None, opts
+        opts, root = _root_of(opts, root)
         sync, timeout = call_of(opts, timeout)
-        if root is None:
-            root = 0 if opts is None else opts.rootRank
         outputs, tensor = _pair(output_tensors, input_tensors)
         out = None
         if root == self._rank:
@@ -100,11 +107,8 @@ class ListCollectives:
     def scatter(self, output_tensors: Any, input_tensors: Any,
                 opts: Any = None, root: Any = None,
                 timeout: Timeout = None) -> Any:
-        if isinstance(opts, int):
-            opts, root = None, opts
+        opts, root = _root_of(opts, root)
         sync, timeout = call_of(opts, timeout)
-        if root is None:
-            root = 0 if opts is None else opts.rootRank
         inputs, tensor = _pair(input_tensors, output_tensors)
         out, read = target(tensor), None
         if root == self._rank:
