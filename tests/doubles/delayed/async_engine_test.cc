@@ -64,7 +64,7 @@ class Host {
     auto mesh = std::make_shared<Mesh>(std::move(world), *axes);
     EngineConfig config;
     config.loss_scale = 1;
-    config.poison = true;
+    config.poison = DelayedDevice::seed % 2 == 1;
     engine = std::make_shared<Engine>(rank.context, device_, mesh, "e", config);
     build();
   }
@@ -83,7 +83,7 @@ class Host {
       for (int32_t u = kUnits; u-- > 0;) backward(u, number, m, stream);
       check(engine->microbatch_end(stream), "microbatch_end");
     }
-    status = take(stream, report, lr);
+    status = take(step_stream != nullptr ? step_stream : stream, report, lr);
   }
 
   Status take(Stream* stream, alq_step_report* report, double lr) {
@@ -113,6 +113,7 @@ class Host {
   }
 
   std::shared_ptr<Engine> engine;
+  Stream* step_stream = nullptr;  // null: that of the computing
   Status status;
 
  private:
@@ -229,8 +230,12 @@ std::vector<double> train(Rank& rank, const Case& c, bool delayed) {
   auto* device = dynamic_cast<DelayedDevice*>(rank.device.get());
   rank.check((device != nullptr) == delayed, "the device");
   Host host(rank, rank.device, c, rank.group);
-  std::shared_ptr<Stream> stream;
-  if (delayed) stream = *rank.device->create_stream("caller");
+  std::shared_ptr<Stream> stream, other;
+  if (delayed) {
+    stream = *rank.device->create_stream("caller");
+    other = *rank.device->create_stream("other");
+    if (DelayedDevice::seed / 2 % 2 == 1) host.step_stream = other.get();
+  }
   int64_t waits = delayed ? device->host_waits() : 0;
   for (int32_t s = 0; s < kSteps; ++s) {
     host.step(s, stream.get(), nullptr);
