@@ -89,6 +89,7 @@ class Engine {
     int64_t begin = 0, count = 0;
     Dtype dtype = 0;
     Extent extent = Extent::kWhole;
+    bool common = false;  // ranks that have it share this memory
   };
   // What ranks tell each other of their plans.
   struct PlanShare {
@@ -154,6 +155,7 @@ class Engine {
               int64_t count, Dtype dtype);
   Status read_chunk(int32_t param, const Part& part, void* data, int64_t begin,
                     int64_t count, Dtype dtype);
+  Status meet(const char* label);
   Status settle();
   Status round_masters();
   Status write_own(const Param& param, int32_t what, const Part& part,
@@ -168,8 +170,11 @@ class Engine {
   Range counted(const SegmentPlan& p) const;
   Status local_norm(Stream* stream, StepShare* mine);
   Status update(const alq_step_desc& desc, Stream* stream);
+  Status update_segment(const alq_step_desc& desc, const SegmentPlan& p,
+                        const std::vector<Run>& runs, Stream* stream);
   Status update_run(const alq_step_desc& desc, const SegmentPlan& p,
                     const Run& run, Stream* stream);
+  Status copy_to_peers(const SegmentPlan& p, const Range& part, Stream* stream);
   int32_t param_at(int64_t element) const;
   void clear_step();
   Status check_rates(const alq_step_desc& desc) const;

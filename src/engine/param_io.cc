@@ -67,6 +67,7 @@ Result<Engine::Part> Engine::part_of(int32_t id, int32_t what) const {
                       what_name(what), what);
   }
   part.extent = p.extent;
+  part.common = p.together && region.home == Home::kCommon;
   Range mine = overlap(param, p.own, 0, param.count);
   part.begin = std::clamp<int64_t>(mine.begin, 0, param.count);
   part.count = mine.count;
@@ -76,6 +77,12 @@ Result<Engine::Part> Engine::part_of(int32_t id, int32_t what) const {
   return part;
 }
 
+Status Engine::meet(const char* label) {
+  Coll barrier;
+  barrier.label = label;
+  return groups_.exchange->issue(barrier, nullptr, nullptr);
+}
+
 // Peers may still be reading shards of the last microbatch: meet them once.
 Status Engine::settle() {
   if (core_->in_microbatch()) {
@@ -83,9 +90,7 @@ Status Engine::settle() {
   }
   ALQ_TRY(executor_->drain(deadline()));
   if (!gathered_since_sync_) return {};
-  Coll barrier;
-  barrier.label = "parameter access";
-  ALQ_TRY(groups_.exchange->issue(barrier, nullptr, nullptr));
+  ALQ_TRY(meet("parameter access"));
   // While units are held, ranks may run different numbers of microbatches, so
   // none can tell whether the others meet: all always do.
   gathered_since_sync_ = core_->needed() > 0;
@@ -121,9 +126,7 @@ Status Engine::touch() {
   grads_exposed_ = true;
   ALQ_TRY(settle());
   ALQ_TRY(round_masters());
-  Coll barrier;
-  barrier.label = "param_touch";
-  ALQ_TRY(groups_.exchange->issue(barrier, nullptr, nullptr));
+  ALQ_TRY(meet("param_touch"));
   core_->touch();
   dirty_ = false;
   return act(nullptr);
@@ -145,6 +148,7 @@ Status Engine::param_write(int32_t id, int32_t what, const void* data,
   }
   if (!core_->in_microbatch()) ALQ_TRY(record(OtherCall::kWrite));
   ALQ_TRY(settle());
+  if (part.common) ALQ_TRY(meet("parameter access"));
   dirty_ = true;
   ALQ_TRY(write_own(param, what, part, data, {begin, count}, dtype));
   // Held units show it at once: their passes are not collective.
@@ -287,6 +291,7 @@ Status Engine::shard_view(int32_t id, int32_t what, alq_shard* out) {
   out->begin = part.begin;
   out->count = part.count;
   out->dtype = part.dtype;
+  out->flags = part.common ? ALQ_SHARD_COMMON : 0;
   out->reserved = 0;
   return {};
 }
