@@ -22,9 +22,9 @@ Result<EngineMemory> EngineMemory::create(const Plan& plan, Device* device,
                                             deadline));
   }
   if (plan.open_bytes > 0) {
-    ALQ_ASSIGN(memory.opens_, shard_group->allocate_common(
-                                  plan.axes.shards * plan.open_bytes,
-                                  "engine parameters", deadline));
+    ALQ_ASSIGN(memory.opens_,
+               shard_group->allocate_common(plan.axes.shards * plan.open_bytes,
+                                            "engine parameters", deadline));
     memory.open_bytes_ = plan.open_bytes;
     memory.mine_ = plan.axes.shard_index * plan.open_bytes;
   }

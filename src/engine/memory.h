@@ -1,6 +1,6 @@
 // The engine's memory: the arena (the library's or the caller's slab), memory
-// that the ranks of the shard axis have in common, and one after the other every
-// rank's open memory.
+// that the ranks of the shard axis have in common, and one after the other
+// every rank's open memory.
 #pragma once
 
 #include <memory>

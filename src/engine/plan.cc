@@ -135,12 +135,11 @@ bool Planner::updates_together(const Segment& seg, const SegmentPlan& p) const {
   bool may = plan_.axes.shards > 1 && p.extent == Extent::kWhole &&
              in_.host_shared && plan_.desc.memory != ALQ_MEMORY_SLAB &&
              plan_.desc.gather != ALQ_GATHER_COPY;
-  return may && std::all_of(seg.runs.begin(), seg.runs.end(),
-                            [&](const Run& run) {
-                              auto group = static_cast<size_t>(run.group);
-                              return (*in_.optimizers)[group].desc.kind !=
-                                     ALQ_OPTIM_NONE;
-                            });
+  return may &&
+         std::all_of(seg.runs.begin(), seg.runs.end(), [&](const Run& run) {
+           auto group = static_cast<size_t>(run.group);
+           return (*in_.optimizers)[group].desc.kind != ALQ_OPTIM_NONE;
+         });
 }
 
 Status Planner::choose_dtypes(const Segment& seg, SegmentPlan* p) const {

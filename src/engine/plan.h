@@ -1,9 +1,10 @@
 // The plan: from the model, the placement and a few choices to the place of
 // every byte.  Pure: allocates nothing on a device, the same on every rank.
 //
-// All memory of a rank lies in one arena, and where ranks of one host reach into
-// each other's, in one memory common to them: shards that are mapped, and what
-// each rank has whole and others update in part.  Regions are 64-byte aligned.
+// All memory of a rank lies in one arena, and where ranks of one host reach
+// into each other's, in one memory common to them: shards that are mapped, and
+// what each rank has whole and others update in part.  Regions are 64-byte
+// aligned.
 #pragma once
 
 #include <cstdint>
@@ -47,7 +48,7 @@ const char* owner_name(Owner owner);
 
 enum class Home : int32_t {
   kArena,
-  kOpen,    // this rank's own, which the other ranks of the shard axis can write
+  kOpen,  // this rank's own, which the other ranks of the shard axis can write
   kCommon,  // the same bytes on all of them
 };
 
@@ -128,9 +129,7 @@ struct Plan {
   bool maps() const;  // some bundle does
   bool reaches_peers() const { return open_bytes > 0 || common_bytes > 0; }
   // Too large to stay in the caches from one use to the next.
-  bool outgrows_caches() const {
-    return total_bytes() > (int64_t{16} << 20);
-  }
+  bool outgrows_caches() const { return total_bytes() > (int64_t{16} << 20); }
   CoreShape core_shape(const Model& model) const;
 };
 

@@ -75,9 +75,9 @@ std::string plan_text(const Plan& plan, const Model& model) {
                        plan.by_owner[i]);
   }
   if (plan.common_bytes > 0) {
-    out += fmt::format("  {:<12}{:>16} B of that (1/{} of {} B mapped by all)\n",
-                       "common", plan.common_share(), plan.axes.shards,
-                       plan.common_bytes);
+    out += fmt::format(
+        "  {:<12}{:>16} B of that (1/{} of {} B mapped by all)\n", "common",
+        plan.common_share(), plan.axes.shards, plan.common_bytes);
   }
   out += fmt::format("  {:<12}{:>16} B ({})\n", "peak", plan.total_bytes(),
                      mib(plan.total_bytes()));

@@ -174,8 +174,8 @@ Status Engine::update(const alq_step_desc& desc, Stream* stream) {
     for (size_t s = 0; s < plan_.bundles[b].segments.size(); ++s) {
       const SegmentPlan& p = plan_.bundles[b].segments[s];
       if (p.grad_dtype == 0) continue;
-      ALQ_TRY(update_segment(desc, p, model_.bundles[b].segments[s].runs,
-                             stream));
+      ALQ_TRY(
+          update_segment(desc, p, model_.bundles[b].segments[s].runs, stream));
     }
   }
   return {};

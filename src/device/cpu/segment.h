@@ -41,8 +41,8 @@ class Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  // Backs the pages of part `nth` of `of` equal ones: memory is near, and counts
-  // as the memory of, whom it was touched by.
+  // Backs the pages of part `nth` of `of` equal ones: memory is near, and
+  // counts as the memory of, whom it was touched by.
   void touch(int64_t nth, int64_t of);
 
   std::byte* data() const { return data_; }
