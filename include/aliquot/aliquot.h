@@ -195,8 +195,9 @@ typedef struct alq_open_desc {
    * lie on huge pages.  stage_sums=BYTES, stage_copies=BYTES (on rank 0): up to
    * this many bytes that one rank has for another, private memory is copied
    * through shared memory instead of read by a system call; stage_streams=0 or
-   * 1: it is written there through or past the caches.  All three are measured
-   * when the world is made, unless given.
+   * 1: it, and results that peers read next, are written through or past the
+   * caches.  All three are measured when the world is made, and the last now and
+   * then after that, unless given.
    * flight_dir=PATH (or ALIQUOT_FLIGHT_DIR): keep the last
    * operations in PATH/rank-N.flight, which outlives the process; the command
    * `aliquot blame PATH` reads them.  PATH exists and has no ';'. */
