@@ -53,21 +53,7 @@ Wide widen(const NormBins& bins) {
 }  // namespace
 
 void norm_merge(NormBins* into, const NormBins& from) {
-  if (from.nonfinite > 0) {
-    const bool first = into->nonfinite == 0 || from.first_bad < into->first_bad;
-    if (first) into->first_bad = from.first_bad;
-    into->nonfinite += from.nonfinite;
-  } else if (into->nonfinite == 0) {
-    into->first_bad = -1;
-  }
-  if (from.top == 0) return;
-  const int c = static_cast<int>(from.top) - kClassBias;
-  uint64_t* high = class_words(into, c);
-  if (high != nullptr) add_words(high, 0, from.high, NormBins::kWords, false);
-  // May be too low for `into`, never too high.
-  if (from.top == 1) return;
-  uint64_t* low = class_words(into, c - 1);
-  if (low != nullptr) add_words(low, 0, from.low, NormBins::kWords, false);
+  merge_bins(into, from);
 }
 
 double norm_value(const NormBins& bins) {
