@@ -108,23 +108,4 @@ ALQ_DEVICE inline void deposit_square(NormBins* bins, double x) {
   deposit(words, c, static_cast<int64_t>(hi * hi), unit + 54);
 }
 
-// into += from, exact: see norm_merge.
-ALQ_DEVICE inline void merge_bins(NormBins* into, const NormBins& from) {
-  if (from.nonfinite > 0) {
-    const bool first = into->nonfinite == 0 || from.first_bad < into->first_bad;
-    if (first) into->first_bad = from.first_bad;
-    into->nonfinite += from.nonfinite;
-  } else if (into->nonfinite == 0) {
-    into->first_bad = -1;
-  }
-  if (from.top == 0) return;
-  const int c = static_cast<int>(from.top) - kClassBias;
-  uint64_t* high = class_words(into, c);
-  if (high != nullptr) add_words(high, 0, from.high, NormBins::kWords, false);
-  // May be too low for `into`, never too high.
-  if (from.top == 1) return;
-  uint64_t* low = class_words(into, c - 1);
-  if (low != nullptr) add_words(low, 0, from.low, NormBins::kWords, false);
-}
-
 }  // namespace aliquot::kernels

@@ -175,6 +175,8 @@ Status Engine::microbatch_begin(int32_t mode, double weight, bool last,
     weight_sum_ += weight;
   }
   if (grad_scale != nullptr) *grad_scale = weight * config_.loss_scale;
+  // Gathers come after what the caller's stream has: wait until that is known.
+  if (device_->asynchronous()) return {};
   return act(nullptr);
 }
 
@@ -252,8 +254,7 @@ Status Engine::unit_begin(int32_t unit, int32_t pass, Stream* stream,
     ALQ_TRY(copy_into(unit, stream, view->into));
   }
   fill_view(unit, pass, view);
-  open_compute(unit, pass);
-  return {};
+  return open_compute(unit, pass, stream);
 }
 
 Status Engine::unit_end(int32_t unit, int32_t pass, Stream* stream) {
@@ -265,10 +266,12 @@ Status Engine::unit_end(int32_t unit, int32_t pass, Stream* stream) {
   }
   CoreError error = core_->unit_end(unit, pass);
   if (!error.ok()) return explain(error, "unit_end", unit, pass);
-  close_compute(unit, pass);
+  ALQ_TRY(close_compute(unit, pass, stream));
   if (reads_peers_) {
     ALQ_TRY(record({CallKind::kUnitEnd, static_cast<int16_t>(pass), unit}));
   }
+  // The caller's own work on the views, which nobody else knows of.
+  if (device_->asynchronous()) ALQ_TRY(executor_->used_on(stream));
   return act(stream);
 }
 
@@ -338,7 +341,7 @@ Status Engine::microbatch_end(Stream* stream) {
   ALQ_TRY(need_committed("microbatch_end"));
   for (size_t u = 0; u < computing_.size(); ++u) {
     for (int32_t pass = ALQ_PASS_F; pass <= ALQ_PASS_B; ++pass) {
-      close_compute(static_cast<int32_t>(u), pass);
+      ALQ_TRY(close_compute(static_cast<int32_t>(u), pass, stream));
     }
   }
   if (core_->in_microbatch() && (training_ || reads_peers_)) {

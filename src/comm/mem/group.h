@@ -26,7 +26,7 @@ class MemGroup : public Group {
                                        std::string name,
                                        Deadline deadline) override;
   Result<std::shared_ptr<Group>> shrink(Deadline deadline) override;
-  bool common_memory() const override { return true; }
+  Abilities abilities() const override { return {true, true, true}; }
   Result<std::unique_ptr<Memory>> allocate_common(int64_t bytes,
                                                   std::string label,
                                                   Deadline deadline) override;

@@ -92,6 +92,7 @@ constexpr int kAttributeMultiprocessors = 16;
 constexpr int kAttributeUnifiedAddressing = 41;
 constexpr int kAttributeCapabilityMajor = 75;
 constexpr int kAttributeCapabilityMinor = 76;
+constexpr int kPointerMemoryType = 2;
 constexpr int kCaptureModeGlobal = 0;
 constexpr int kCaptureModeThreadLocal = 1;
 constexpr int kCaptureModeRelaxed = 2;
@@ -121,6 +122,9 @@ inline CUstream per_thread_stream() { return reinterpret_cast<CUstream>(2); }
   X(context_current, cuCtxGetCurrent, (CUcontext * context))                   \
   X(context_push, cuCtxPushCurrent, (CUcontext context))                       \
   X(context_pop, cuCtxPopCurrent, (CUcontext * context))                       \
+  X(context_set, cuCtxSetCurrent, (CUcontext context))                         \
+  X(pointer_attribute, cuPointerGetAttribute,                                  \
+    (void* value, int attribute, CUdeviceptr pointer))                         \
   X(stream_create, cuStreamCreate, (CUstream * stream, unsigned flags))        \
   X(stream_destroy, cuStreamDestroy, (CUstream stream))                        \
   X(stream_context, cuStreamGetCtx, (CUstream stream, CUcontext * context))    \
