@@ -918,8 +918,9 @@ typedef struct alq_shard {
   uint32_t reserved;
 } alq_shard;
 
-/* After commit.  The pointer is valid until the engine's end.  Writing through
- * it is allowed between steps, followed by alq_param_touch.
+/* After commit.  The pointer is valid until the engine's end; on CUDA it is one
+ * of the device, to be read and written by the caller's kernels.  Writing
+ * through it is allowed between steps, followed by alq_param_touch.
  * Thread: handle.  Blocks: never. */
 ALQ_API alq_status alq_shard_view(alq_engine* engine, int64_t param,
                                   int32_t what, alq_shard* out,
@@ -1016,7 +1017,15 @@ typedef struct alq_step_report {
 /* Ends a step: global norm (independent of the placement), clipping, the
  * optimizer, and new parameters for the next gathers.  lr is per group.
  * report may be NULL.
- * Thread: collective.  Blocks: until deadline. */
+ *   On CUDA a step without report only enqueues: it allocates nothing and waits
+ *   for nothing, so that it can be captured in a CUDA graph (with a report it
+ *   can not).  A replay repeats the step with the weights, rates and clip norm
+ *   that were captured, and counts itself.  Whether such a step is taken,
+ *   skipped or refused (RANK_MISMATCH, or FAILED_PRECONDITION for the sum of
+ *   weights; nothing was changed then) is decided on the device: the first
+ *   refusal is returned, once, by the next call that waits: alq_step with a
+ *   report, alq_param_read, _write or _touch, a new plan's commit, close.
+ * Thread: collective.  Blocks: until deadline; on CUDA without report, never. */
 ALQ_API alq_status alq_step(alq_engine* engine, const alq_step_desc* desc,
                             const alq_stream* stream, alq_step_report* report,
                             alq_error* err);
@@ -1090,8 +1099,8 @@ typedef struct alq_join_report {
  *   unit.  abandon then goes on as always; it also ends join.
  * report may be NULL.  Costs nothing while no rank is in join.  A rank that is
  * thousands of calls ahead of another waits for it (any call may).
- * Errors: UNSUPPORTED (ranks of several hosts), FAILED_PRECONDITION (inside a
- *   microbatch, or while units are held), RANK_MISMATCH, ABORTED, PEER_FAILED,
+ * Errors: UNSUPPORTED (ranks of several hosts, CUDA), FAILED_PRECONDITION (inside
+ *   a microbatch, or while units are held), RANK_MISMATCH, ABORTED, PEER_FAILED,
  *   DEADLINE_EXCEEDED (no rank called anything for so long).
  * Thread: collective.  Blocks: until all ranks have come here; the deadline is
  *   of each wait for the others' next call. */
