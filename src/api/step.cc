@@ -153,7 +153,8 @@ alq_status alq_step(alq_engine* engine, const alq_step_desc* desc,
     if (report != nullptr) {
       ALQ_TRY(read_struct("alq_step_report", report, &full));
     }
-    ALQ_TRY(call.state->engine->step(known, call.stream, &full));
+    ALQ_TRY(call.state->engine->step(known, call.stream,
+                                     report != nullptr ? &full : nullptr));
     if (report != nullptr) write_struct(full, report);
     return {};
   });

@@ -30,8 +30,11 @@ Status Engine::abandon(Deadline deadline) {
   }
   abort_groups(reason);
   ALQ_TRY(executor_->settle(deadline));
+  if (outcome_unknown_) steps_ = step_memory_->results[0].steps;
+  outcome_unknown_ = false;
   ALQ_TRY(meet_leaving(deadline));
   if (log_ != nullptr) log_->reset();
+  ALQ_TRY(step_memory_->reset());
   ALQ_TRY(renew_groups(deadline));
   if (log_ != nullptr) log_->use(groups_.exchange);
   ALQ_TRY(executor_->renew(groups_));

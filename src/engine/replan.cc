@@ -43,7 +43,7 @@ Result<std::shared_ptr<Engine>> Engine::replanned(const alq_plan_desc& desc) {
 // Values are moved out of the running plan's memory: it must not be the new
 // plan's too.
 Status Engine::check_apart(const void* slab, int64_t bytes) const {
-  auto mine = reinterpret_cast<uintptr_t>(executor_->at(Region{0, false}));
+  auto mine = reinterpret_cast<uintptr_t>(executor_->at(Region{0}));
   auto other = reinterpret_cast<uintptr_t>(slab);
   if (slab == nullptr || plan_.arena_bytes == 0 ||
       other >= mine + static_cast<uint64_t>(plan_.arena_bytes) ||
@@ -80,6 +80,8 @@ Status Engine::take_over(Engine& old, void* slab) {
   Status usable = check_slab(slab);
   if (usable.ok()) usable = old.check_apart(slab, plan_.arena_bytes);
   ALQ_TRY(agree(usable));
+  ALQ_TRY(old.executor_->drain(deadline()));
+  ALQ_TRY(old.catch_up());
   ALQ_TRY(commit(slab));
   for (size_t i = 0; i < model_.params.size(); ++i) {
     auto id = static_cast<int32_t>(i);
@@ -88,6 +90,7 @@ Status Engine::take_over(Engine& old, void* slab) {
       if (part.ok()) ALQ_TRY(move_values(old, id, what, part->dtype));
     }
   }
+  ALQ_TRY(executor_->set_steps(old.steps_));
   steps_ = old.steps_;
   replans_ = old.replans_ + 1;
   return touch();

@@ -1,0 +1,189 @@
+// Modules and launches.  A kernel is a function of the host: one that a test
+// has added, or a .cu source compiled for it.
+#include <algorithm>
+#include <array>
+#include <cstring>
+#include <string_view>
+
+#include "kernels/ops.h"
+#include "tests/doubles/cuda/memory.h"
+#include "tests/doubles/cuda/stream.h"
+
+#ifdef DOUBLE_COMPILED_KERNELS
+extern "C" void* cuda_host_kernel(const char* name);
+#endif
+
+namespace aliquot::cuda_double {
+namespace {
+
+// The largest argument struct of the kernel table.
+constexpr size_t kMostBytes = 256;
+
+// Also CUfunc_st.
+struct Kernel {
+  std::string name;
+  DoubleKernel run = nullptr;
+  size_t bytes = kMostBytes;
+};
+
+std::map<std::string, Kernel>& kernels() {
+  static auto* k = new std::map<std::string, Kernel>;
+  return *k;
+}
+
+// Of an argument struct, copied at launch.
+struct Parameter {
+  alignas(64) std::array<std::byte, kMostBytes> bytes = {};
+};
+
+// Where the struct of a kernel keeps its number of elements, or -1.
+int64_t count_offset(std::string_view name) {
+  using namespace aliquot::kernels;
+  auto has = [&](std::string_view part) {
+    return name.find(part) != std::string_view::npos;
+  };
+  if (has("adamw")) return offsetof(AdamWArgs, count);
+  if (has("sgd")) return offsetof(SgdArgs, count);
+  if (has("norm")) return offsetof(NormArgs, count);
+  if (has("finite")) return offsetof(FiniteArgs, count);
+  if (has("accumulate")) return offsetof(AccumulateArgs, count);
+  if (has("cast")) return offsetof(CastArgs, count);
+  if (has("fill")) return offsetof(FillArgs, count);
+  return -1;
+}
+
+void swap_words(Parameter& p) {
+  std::byte* at = p.bytes.data();
+  std::swap_ranges(at, at + sizeof(uint64_t), at + sizeof(uint64_t));
+}
+
+void shorten(Parameter& p, int64_t offset) {
+  int64_t n = 0;
+  std::memcpy(&n, p.bytes.data() + offset, sizeof n);
+  --n;
+  std::memcpy(p.bytes.data() + offset, &n, sizeof n);
+}
+
+// An image as nvcc makes it, or the text that stands for one in tests.
+bool is_image(const void* image) {
+  constexpr uint32_t kFatbin = 0xba55ed50;
+  uint32_t magic = 0;
+  std::memcpy(&magic, image, sizeof magic);
+  auto begins = [&](const char* text) {
+    return std::strncmp(static_cast<const char*>(image), text,
+                        std::strlen(text)) == 0;
+  };
+  return magic == kFatbin || begins("\177ELF") || begins("//") ||
+         begins("aliquot double");
+}
+
+CUresult check_shape(unsigned grid_x, unsigned grid_y, unsigned grid_z,
+                     unsigned block_x, unsigned block_y, unsigned block_z,
+                     unsigned shared) {
+  if (grid_x == 0 || block_x == 0 || block_x > 1024 || shared > 48 * 1024) {
+    violation("launch of grid %u, block %u, %u shared bytes", grid_x, block_x,
+              shared);
+    return kInvalidValue;
+  }
+  if (grid_y != 1 || grid_z != 1 || block_y != 1 || block_z != 1) {
+    violation("only grids of one dimension are known here");
+    return kInvalidValue;
+  }
+  return kSuccess;
+}
+
+CUresult enqueue(const Kernel& kernel, unsigned grid, unsigned block,
+                 unsigned shared, CUstream stream, void* argument) {
+  auto parameter = std::make_shared<Parameter>();
+  std::memcpy(parameter->bytes.data(), argument, kernel.bytes);
+  const char* name = kernel.name.c_str();
+  if (mutate("drop_launch", name)) return kSuccess;
+  if (mutate("swap_arguments", name)) swap_words(*parameter);
+  int64_t count_at = count_offset(name);
+  if (count_at >= 0 && mutate("short_tail", name)) {
+    shorten(*parameter, count_at);
+  }
+  if (mutate("short_grid", name)) --grid;
+  const void* late = mutate("late_arguments", name) ? argument : nullptr;
+  const Kernel* k = &kernel;
+  StreamImpl* s = find_stream(stream, "cuLaunchKernel");
+  if (s == nullptr) return kInvalidHandle;
+  ContextImpl* context = s->context;
+  return submit(stream, "cuLaunchKernel", [=] {
+    if (late != nullptr) std::memcpy(parameter->bytes.data(), late, k->bytes);
+    if (CUresult failed = injected("kernel", context)) {
+      context->sticky = failed;
+      return;
+    }
+    if (grid == 0) return;
+    // A kernel may change its parameters; the next replay has them afresh.
+    Parameter own = *parameter;
+    void* parameters[] = {own.bytes.data()};
+    k->run(parameters, grid, block, shared);
+  });
+}
+
+}  // namespace
+}  // namespace aliquot::cuda_double
+
+using namespace aliquot::cuda_double;
+
+DOUBLE_API void double_add_kernel(const char* name, DoubleKernel run,
+                                  size_t bytes) {
+  Lock lock(state().mutex);
+  kernels()[name] = {name, run, std::min(bytes, kMostBytes)};
+}
+
+DOUBLE_API CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  Lock lock(state().mutex);
+  count("module");
+  ContextImpl* context = current_context();
+  if (context == nullptr) return kInvalidContext;
+  if (CUresult failed = injected("cuModuleLoadData", context)) return failed;
+  if (CUresult unsafe = check_unsafe("cuModuleLoadData")) return unsafe;
+  if (image == nullptr || !is_image(image)) return kInvalidImage;
+  *module = reinterpret_cast<CUmodule>(context);
+  return kSuccess;
+}
+
+DOUBLE_API CUresult cuModuleUnload(CUmodule module) {
+  return module == nullptr ? kInvalidHandle : kSuccess;
+}
+
+DOUBLE_API CUresult cuModuleGetFunction(CUfunction* function, CUmodule module,
+                                        const char* name) {
+  Lock lock(state().mutex);
+  if (module == nullptr) return kInvalidHandle;
+  if (CUresult unsafe = check_unsafe("cuModuleGetFunction")) return unsafe;
+  auto it = kernels().find(name);
+#ifdef DOUBLE_COMPILED_KERNELS
+  if (it == kernels().end()) {
+    auto run = reinterpret_cast<DoubleKernel>(cuda_host_kernel(name));
+    if (run != nullptr) {
+      it = kernels().emplace(name, Kernel{name, run, kMostBytes}).first;
+    }
+  }
+#endif
+  if (it == kernels().end()) return kNotFound;
+  *function = reinterpret_cast<CUfunction>(&it->second);
+  return kSuccess;
+}
+
+DOUBLE_API CUresult cuLaunchKernel(CUfunction function, unsigned grid_x,
+                                   unsigned grid_y, unsigned grid_z,
+                                   unsigned block_x, unsigned block_y,
+                                   unsigned block_z, unsigned shared,
+                                   CUstream stream, void** parameters,
+                                   void** extra) {
+  Lock lock(state().mutex);
+  count("launch");
+  if (current_context() == nullptr) return kInvalidContext;
+  if (function == nullptr) return kInvalidHandle;
+  if (parameters == nullptr || extra != nullptr) return kInvalidValue;
+  if (CUresult bad = check_shape(grid_x, grid_y, grid_z, block_x, block_y,
+                                 block_z, shared)) {
+    return bad;
+  }
+  return enqueue(*reinterpret_cast<Kernel*>(function), grid_x, block_x, shared,
+                 stream, parameters[0]);
+}
