@@ -51,9 +51,9 @@ __device__ void accumulate(const AccumulateArgs& a) {
 
 }  // namespace
 
-#define ALQ_ACCUMULATE(to, from, To, From)                 \
+#define ALQ_ACCUMULATE(to, from, To, From)                   \
   ALQ_KERNEL(alq_accumulate_##to##_##from, AccumulateArgs) { \
-    accumulate<To, From>(args);                            \
+    accumulate<To, From>(args);                              \
   }
 
 ALQ_ACCUMULATE(f64, f64, double, double)

@@ -19,8 +19,8 @@ struct AdamWBody {
   template <int N>
   struct Loaded {
     Pack<T, N> p;
-    decltype(static_cast<const Grad*>(nullptr)->template load<N>(0)) g;
-    decltype(static_cast<const State*>(nullptr)->template load<N>(0)) m, v;
+    typename Grad::template Raw<N> g;
+    typename State::template Raw<N> m, v;
   };
 
   template <int N>
@@ -58,15 +58,16 @@ struct AdamWBody {
 
 template <typename T>
 __device__ AdamWScale<T> adamw_scale(const AdamWArgs& a) {
+  const StepFactors* f = a.factors;
   const double scale = a.scalars == nullptr ? 1.0 : a.scalars->grad_scale;
   return {static_cast<T>(scale),
           static_cast<T>(a.beta1),
           static_cast<T>(a.one_minus_beta1),
           static_cast<T>(a.beta2),
           static_cast<T>(a.one_minus_beta2),
-          static_cast<T>(a.decay),
-          static_cast<T>(a.step_size),
-          static_cast<T>(a.inv_sqrt_bc2),
+          static_cast<T>(f == nullptr ? a.decay : f->decay),
+          static_cast<T>(f == nullptr ? a.step_size : f->step_size),
+          static_cast<T>(f == nullptr ? a.inv_sqrt_bc2 : f->inv_sqrt_bc2),
           static_cast<T>(a.eps)};
 }
 
@@ -103,14 +104,14 @@ __device__ void adamw_any(const AdamWArgs& a) {
 
 }  // namespace
 
-#define ALQ_ADAMW(grad, G)                                     \
-  ALQ_KERNEL(alq_adamw_##grad##_none, AdamWArgs) {             \
-    adamw<float, G>(args, NoView{});                           \
-  }                                                            \
-  ALQ_KERNEL(alq_adamw_##grad##_f16, AdamWArgs) {              \
-    adamw<float, G>(args, View<F16>{static_cast<F16*>(args.model)}); \
-  }                                                            \
-  ALQ_KERNEL(alq_adamw_##grad##_bf16, AdamWArgs) {             \
+#define ALQ_ADAMW(grad, G)                                             \
+  ALQ_KERNEL(alq_adamw_##grad##_none, AdamWArgs) {                     \
+    adamw<float, G>(args, NoView{});                                   \
+  }                                                                    \
+  ALQ_KERNEL(alq_adamw_##grad##_f16, AdamWArgs) {                      \
+    adamw<float, G>(args, View<F16>{static_cast<F16*>(args.model)});   \
+  }                                                                    \
+  ALQ_KERNEL(alq_adamw_##grad##_bf16, AdamWArgs) {                     \
     adamw<float, G>(args, View<BF16>{static_cast<BF16*>(args.model)}); \
   }
 
@@ -120,9 +121,7 @@ ALQ_ADAMW(bf16, BF16)
 
 #undef ALQ_ADAMW
 
-ALQ_KERNEL(alq_adamw_f64, AdamWArgs) {
-  adamw<double, double>(args, NoView{});
-}
+ALQ_KERNEL(alq_adamw_f64, AdamWArgs) { adamw<double, double>(args, NoView{}); }
 ALQ_KERNEL(alq_adamw_any_f32, AdamWArgs) { adamw_any<float>(args); }
 ALQ_KERNEL(alq_adamw_any_f64, AdamWArgs) { adamw_any<double>(args); }
 

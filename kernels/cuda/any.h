@@ -17,6 +17,9 @@ template <typename Element>
 struct View {
   using S = std::remove_const_t<Element>;
 
+  template <int N>
+  using Raw = Pack<S, N>;
+
   Element* p;
 
   template <int N>
@@ -25,12 +28,12 @@ struct View {
   }
 
   template <int N>
-  __device__ Pack<S, N> load(int64_t i) const {
+  __device__ Raw<N> load(int64_t i) const {
     return load_pack<N>(static_cast<const S*>(p) + i);
   }
 
   template <int N, typename T>
-  __device__ static void get(const Pack<S, N>& raw, T (&x)[N]) {
+  __device__ static void get(const Raw<N>& raw, T (&x)[N]) {
 #pragma unroll
     for (int j = 0; j < N; ++j) x[j] = convert<T>(raw.at[j]);
   }
@@ -54,6 +57,9 @@ struct NoView {
 
 // p may be null: nothing is read or written then.
 struct AnyView {
+  template <int N>
+  using Raw = Pack<uint64_t, N>;  // elements at the front
+
   void* p;
   Dtype dtype;
 
@@ -74,10 +80,9 @@ struct AnyView {
     with([lead](auto view) { view.align(lead); });
   }
 
-  // Raw elements, at the front.
   template <int N>
-  __device__ Pack<uint64_t, N> load(int64_t i) const {
-    Pack<uint64_t, N> raw = {};
+  __device__ Raw<N> load(int64_t i) const {
+    Raw<N> raw = {};
     if (p == nullptr) return raw;
     with([&raw, i](auto view) {
       const auto pack = view.template load<N>(i);
@@ -87,9 +92,9 @@ struct AnyView {
   }
 
   template <int N, typename T>
-  __device__ void get(const Pack<uint64_t, N>& raw, T (&x)[N]) const {
+  __device__ void get(const Raw<N>& raw, T (&x)[N]) const {
     with([&raw, &x](auto view) {
-      decltype(view.template load<N>(0)) pack;
+      typename decltype(view)::template Raw<N> pack;
       std::memcpy(&pack, &raw, sizeof(pack));
       view.get(pack, x);
     });

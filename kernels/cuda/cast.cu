@@ -12,9 +12,9 @@ constexpr int kCastUnroll = 2;
 template <typename To, typename From>
 struct CastBody {
   // The product is formed in this.
-  using T = std::conditional_t<
-      std::is_same_v<To, double> || std::is_same_v<From, double>, double,
-      float>;
+  using T = std::conditional_t<std::is_same_v<To, double> ||
+                                   std::is_same_v<From, double>,
+                               double, float>;
 
   To* dst;
   const From* src;

@@ -11,8 +11,8 @@ namespace {
 
 template <typename T>
 __device__ void cast_within(const CastArgs& a, T* chunk) {
-  const AnyView to = {a.dst, a.dst_dtype}, from = {const_cast<void*>(a.src),
-                                                   a.src_dtype};
+  const AnyView to = {a.dst, a.dst_dtype},
+                from = {const_cast<void*>(a.src), a.src_dtype};
   const T scale = static_cast<T>(a.scale);
   const bool scaled = a.scale != 1.0;
   for (int64_t at = 0; at < a.count; at += blockDim.x) {

@@ -23,6 +23,13 @@ inline constexpr int kCudaBlock = 256;
   extern "C" __global__ void __launch_bounds__(kCudaBlock) \
       name(const __grid_constant__ Args args)
 
+// For what is called rarely, and would be inlined often.
+#if defined(__CUDACC__)
+#define ALQ_NOINLINE __noinline__
+#else
+#define ALQ_NOINLINE
+#endif
+
 // This thread in the grid, and the number of threads.
 __device__ inline int64_t grid_thread() {
   return static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x;
@@ -36,6 +43,12 @@ template <class Phase>
 __device__ inline void each_thread(const Phase& phase) {
   phase();
   __syncthreads();
+}
+
+__device__ inline int64_t device_clock() {
+  int64_t ns;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(ns));
+  return ns;
 }
 #endif
 

@@ -1,7 +1,7 @@
 // The names of all kernels, once: for the plan, for the table of the double and
 // for the image's tests.  X(name, Args, kind): kind kThread for a kernel whose
 // threads never wait for each other, kBlock for one that is written in phases
-// (see block.h).
+// (see device.h).
 #pragma once
 
 #define ALQ_CUDA_KERNELS(X)                           \
@@ -64,4 +64,7 @@
   X(alq_finite_f32, FiniteArgs, kThread)              \
   X(alq_finite_f16, FiniteArgs, kThread)              \
   X(alq_finite_bf16, FiniteArgs, kThread)             \
-  X(alq_stamp, StampArgs, kThread)
+  X(alq_stamp, StampArgs, kThread)                    \
+  X(alq_rates, RatesArgs, kThread)                    \
+  X(alq_share, ShareArgs, kThread)                    \
+  X(alq_decide, DecideArgs, kThread)

@@ -175,6 +175,9 @@ CudaLaunch cuda_plan(OpCode op, const void* args, int32_t multiprocessors) {
     case OpCode::kNorm: return plan_as<NormArgs>(args, mp);
     case OpCode::kFinite: return plan_as<FiniteArgs>(args, mp);
     case OpCode::kStamp: return {"alq_stamp", 1, 1, 0};
+    case OpCode::kRates: return {"alq_rates", 1, 1, 0};
+    case OpCode::kShare: return {"alq_share", 1, 1, 0};
+    case OpCode::kDecide: return {"alq_decide", 1, 1, 0};
   }
   return kNothing;
 }

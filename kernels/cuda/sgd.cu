@@ -19,8 +19,8 @@ struct SgdBody {
   template <int N>
   struct Loaded {
     Pack<T, N> p;
-    decltype(static_cast<const Grad*>(nullptr)->template load<N>(0)) g;
-    decltype(static_cast<const State*>(nullptr)->template load<N>(0)) b;
+    typename Grad::template Raw<N> g;
+    typename State::template Raw<N> b;
   };
 
   template <int N>
@@ -58,14 +58,15 @@ struct SgdBody {
 
 template <typename T>
 __device__ SgdScale<T> sgd_scale(const SgdArgs& a) {
+  const StepFactors* f = a.factors;
   const double scale = a.scalars == nullptr ? 1.0 : a.scalars->grad_scale;
   return {static_cast<T>(scale),
-          static_cast<T>(a.lr),
-          static_cast<T>(a.weight_decay),
+          static_cast<T>(f == nullptr ? a.lr : f->lr),
+          static_cast<T>(f == nullptr ? a.weight_decay : f->weight_decay),
           static_cast<T>(a.momentum),
           static_cast<T>(1.0 - a.dampening),
           a.nesterov != 0,
-          a.first != 0,
+          (f == nullptr ? a.first : f->first) != 0,
           a.momentum_buffer != nullptr};
 }
 
@@ -100,14 +101,14 @@ __device__ void sgd_any(const SgdArgs& a) {
 
 }  // namespace
 
-#define ALQ_SGD(grad, G)                                         \
-  ALQ_KERNEL(alq_sgd_##grad##_none, SgdArgs) {                   \
-    sgd<float, G>(args, NoView{});                               \
-  }                                                              \
-  ALQ_KERNEL(alq_sgd_##grad##_f16, SgdArgs) {                    \
-    sgd<float, G>(args, View<F16>{static_cast<F16*>(args.model)}); \
-  }                                                              \
-  ALQ_KERNEL(alq_sgd_##grad##_bf16, SgdArgs) {                   \
+#define ALQ_SGD(grad, G)                                             \
+  ALQ_KERNEL(alq_sgd_##grad##_none, SgdArgs) {                       \
+    sgd<float, G>(args, NoView{});                                   \
+  }                                                                  \
+  ALQ_KERNEL(alq_sgd_##grad##_f16, SgdArgs) {                        \
+    sgd<float, G>(args, View<F16>{static_cast<F16*>(args.model)});   \
+  }                                                                  \
+  ALQ_KERNEL(alq_sgd_##grad##_bf16, SgdArgs) {                       \
     sgd<float, G>(args, View<BF16>{static_cast<BF16*>(args.model)}); \
   }
 

@@ -59,7 +59,7 @@ template <typename... S>
 __device__ constexpr int elements_per_access() {
   int widest = 1;
   ((widest = static_cast<int>(sizeof(S)) > widest ? static_cast<int>(sizeof(S))
-                                                   : widest),
+                                                  : widest),
    ...);
   return 16 / widest;
 }
