@@ -41,7 +41,7 @@ class NcclGroup : public Group {
                                        std::string name,
                                        Deadline deadline) override;
   Result<std::shared_ptr<Group>> shrink(Deadline deadline) override;
-  bool common_memory() const override { return false; }
+  Abilities abilities() const override { return {}; }
   Result<std::unique_ptr<Memory>> allocate_common(int64_t bytes,
                                                   std::string label,
                                                   Deadline deadline) override;
