@@ -80,11 +80,13 @@ std::string Api::failure(const char* what, NcclResult result,
   return out;
 }
 
-Result<Api> load(LibrarySet& libraries, std::vector<std::string> dirs) {
+Result<Api> load(LibrarySet& libraries, std::vector<std::string> dirs,
+                 std::string path) {
   LibrarySpec spec;
   spec.name = kName;
   spec.sonames = {"libnccl.so.2"};
   spec.hint_dirs = std::move(dirs);
+  spec.override_path = std::move(path);
   auto opened = libraries.open(spec);
   if (!opened.ok()) {
     return make_error(ALQ_UNAVAILABLE,

@@ -67,8 +67,10 @@ struct Api {
                       CommHandle comm) const;
 };
 
-// Loads and checks it; records path, version and failures in the set.
-// UNAVAILABLE says what was tried, or what the version lacks.
-Result<Api> load(LibrarySet& libraries, std::vector<std::string> dirs);
+// Loads and checks it; records path, version and failures in the set.  path:
+// this file instead of a search, unless empty.  UNAVAILABLE says what was
+// tried, or what the version lacks.
+Result<Api> load(LibrarySet& libraries, std::vector<std::string> dirs,
+                 std::string path = "");
 
 }  // namespace aliquot::nccl

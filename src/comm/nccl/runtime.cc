@@ -58,7 +58,10 @@ Result<std::shared_ptr<Runtime>> Runtime::of(
   if (auto there = std::static_pointer_cast<Runtime>(port->shared.lock())) {
     return there;
   }
-  ALQ_ASSIGN(Api api, load(port->libraries(), port->library_dirs()));
+  auto path = context->library_paths.find("nccl");
+  ALQ_ASSIGN(Api api,
+             load(port->libraries(), port->library_dirs(),
+                  path == context->library_paths.end() ? "" : path->second));
   std::shared_ptr<Runtime> made(new Runtime(api, context, device, *port));
   port->shared = made;
   return made;
