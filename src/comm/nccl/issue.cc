@@ -142,7 +142,10 @@ Status NcclCore::chain(Stream& stream, uint64_t capture) {
 Status NcclCore::enqueue(const Coll& coll, Staging& staging, Stream& stream,
                          uint64_t, uint64_t* number) {
   if (!is_pair(coll.kind)) {
-    *number = board->publish(describe(coll), coll.counts, coll.label);
+    const bool own = coll.kind == CollKind::kAllToAllV;
+    *number = board->publish(describe(coll),
+                             own ? std::span<const int64_t>() : coll.counts,
+                             coll.label);
   }
   ALQ_TRY(staging.before(device(), stream, scratch_.data()));
   Wire wire = staging.wire();

@@ -126,7 +126,7 @@ std::string run_gpu(const GpuOptions& options,
                     const std::function<void(Rank&, Gpu&)>& body) {
   {
     std::ofstream image(fmt::format("{}/image.txt", kDoubles));
-    image << "an image\n";
+    image << "aliquot double\n";
   }
   void* page = mmap(nullptr, sizeof(Outcome), PROT_READ | PROT_WRITE,
                     MAP_SHARED | MAP_ANONYMOUS, -1, 0);
