@@ -183,7 +183,7 @@ typedef struct alq_open_desc {
   int32_t bootstrap;
   int32_t rank, world_size;          /* STORE, BYTES, LOCAL */
   int32_t local_rank, local_size;    /* 0 local_size: derived */
-  int32_t device_type, device_id;    /* 0: CPU */
+  int32_t device_type, device_id;    /* 0: CPU; CUDA: the driver's number */
   int32_t progress;
   const char* store_address; /* "host:port"; rank 0 listens */
   const char* store_secret;  /* shared secret, 1 to 256 bytes */
@@ -197,6 +197,11 @@ typedef struct alq_open_desc {
    * through shared memory instead of read by a system call; stage_streams=0 or
    * 1: it is written there through or past the caches.  All three are measured
    * when the world is made, unless given.
+   * cuda_library=PATH, nccl_library=PATH, cublas_library=PATH: load exactly
+   * this; library_dirs=PATH:PATH: look for the last two here before the
+   * system's places.  cuda_image=PATH: GPU kernels of this file instead of the
+   * built-in ones.  ALIQUOT_HINTS in the environment has hints too, which come
+   * before these.
    * flight_dir=PATH (or ALIQUOT_FLIGHT_DIR): keep the last
    * operations in PATH/rank-N.flight, which outlives the process; the command
    * `aliquot blame PATH` reads them.  PATH exists and has no ';'. */
@@ -294,7 +299,8 @@ typedef struct alq_event alq_event;
 typedef struct alq_work alq_work;
 typedef struct alq_buffer alq_buffer;
 
-/* Creates a CPU stream of this context.
+/* Creates a stream of this context: on CPU a queue, on CUDA a stream of the
+ * driver that waits for no other.
  * Thread: any.  Blocks: never. */
 ALQ_API alq_status alq_stream_create(alq_context* ctx, alq_stream* out,
                                      alq_error* err);

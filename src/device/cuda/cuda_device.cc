@@ -204,6 +204,11 @@ Status CudaDevice::run(CUstream stream, kernels::OpCode op, const void* args,
   // The driver takes it without const, and copies it.
   alignas(16) std::array<std::byte, kArgsBytes> own;
   std::memcpy(own.data(), args, args_bytes);
+  if (op == kernels::OpCode::kStamp) {
+    kernels::StampArgs stamp = *static_cast<const kernels::StampArgs*>(args);
+    stamp.offset += clock_offset_;
+    std::memcpy(own.data(), &stamp, sizeof stamp);
+  }
   void* parameters[] = {own.data()};
   return core_->check(core_->api().launch_kernel(
                           function, plan.grid, 1, 1, plan.block, 1, 1,

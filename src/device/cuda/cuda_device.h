@@ -72,6 +72,8 @@ class CudaDevice : public Device, public CudaPort {
   Status run(cuda::CUstream stream, kernels::OpCode op, const void* args,
              size_t args_bytes);
   Status copy(cuda::CUstream stream, const kernels::CopyArgs& args);
+  // How far the host's monotonic clock is ahead of the card's.
+  Status measure_clock();
   // The event was recorded outside of the capture that is going to wait.
   Status wait_outside(cuda::CUevent event);
 
@@ -81,6 +83,7 @@ class CudaDevice : public Device, public CudaPort {
   std::unique_ptr<cuda::KernelTable> kernels_;
   std::string image_;  // what the kernels are from
   int32_t multiprocessors_ = 1;
+  int64_t clock_offset_ = 0;  // of stamps
   std::shared_ptr<Stream> internal_;
   std::mutex mutex_;
   // The caller's, by handle; as many as the caller uses.

@@ -173,7 +173,6 @@ Result<std::shared_ptr<const Driver>> Driver::load(Context& context) {
   LibrarySpec spec;
   spec.name = kLibrary;
   spec.sonames = {"libcuda.so.1"};
-  spec.hint_dirs = context.library_dirs;
   if (auto it = context.library_paths.find(kLibrary);
       it != context.library_paths.end()) {
     spec.override_path = it->second;

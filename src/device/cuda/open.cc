@@ -58,7 +58,28 @@ Result<std::shared_ptr<CudaDevice>> CudaDevice::open(
   ALQ_ASSIGN(device->kernels_, KernelTable::load(device->core_, image));
   device->image_ = std::move(source);
   device->multiprocessors_ = multiprocessors;
+  ALQ_TRY(device->measure_clock());
   return device;
+}
+
+// Of some readings the one that the host saw begin and end soonest.
+Status CudaDevice::measure_clock() {
+  constexpr int kReadings = 5;
+  ALQ_ASSIGN(auto memory, allocate_host(sizeof(int64_t), "clock"));
+  const auto* at = reinterpret_cast<const int64_t*>(memory->data());
+  int64_t shortest = INT64_MAX, offset = 0;
+  for (int k = 0; k < kReadings; ++k) {
+    kernels::StampArgs args = {};
+    args.at = reinterpret_cast<int64_t*>(memory->data());
+    const int64_t before = now_ns();
+    ALQ_TRY(launch(nullptr, kernels::OpCode::kStamp, &args, sizeof args));
+    const int64_t took = now_ns() - before;
+    if (took >= shortest) continue;
+    shortest = took;
+    offset = before + took / 2 - *at;
+  }
+  clock_offset_ = offset;
+  return {};
 }
 
 Json CudaDevice::info() const {

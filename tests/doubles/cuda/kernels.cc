@@ -1,5 +1,7 @@
 // Modules and launches.  A kernel is a function of the host: one that a test
 // has added, or a .cu source compiled for it.
+#include "kernels/cuda/kernels.h"
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -8,10 +10,7 @@
 #include "kernels/ops.h"
 #include "tests/doubles/cuda/memory.h"
 #include "tests/doubles/cuda/stream.h"
-
-#ifdef DOUBLE_COMPILED_KERNELS
-extern "C" void* cuda_host_kernel(const char* name);
-#endif
+#include "tests/doubles/cuda_shim/host_kernels.h"
 
 namespace aliquot::cuda_double {
 namespace {
@@ -24,10 +23,33 @@ struct Kernel {
   std::string name;
   DoubleKernel run = nullptr;
   size_t bytes = kMostBytes;
+  int64_t count_at = -1;  // where the struct keeps its number of elements
 };
 
+template <typename Args>
+constexpr int64_t count_offset() {
+  if constexpr (requires(Args a) { a.count; }) {
+    return offsetof(Args, count);
+  } else {
+    return -1;
+  }
+}
+
+// Those of kernels/cuda, compiled for the host.
+std::map<std::string, Kernel>* compiled() {
+  using namespace aliquot::kernels;
+  auto* table = new std::map<std::string, Kernel>;
+#define DOUBLE_KERNEL(name, Args, kind)                                       \
+  (*table)[#name] = {#name,                                                   \
+                     reinterpret_cast<DoubleKernel>(cuda_host_kernel(#name)), \
+                     sizeof(Args), count_offset<Args>()};
+  ALQ_CUDA_KERNELS(DOUBLE_KERNEL)
+#undef DOUBLE_KERNEL
+  return table;
+}
+
 std::map<std::string, Kernel>& kernels() {
-  static auto* k = new std::map<std::string, Kernel>;
+  static auto* k = compiled();
   return *k;
 }
 
@@ -35,22 +57,6 @@ std::map<std::string, Kernel>& kernels() {
 struct Parameter {
   alignas(64) std::array<std::byte, kMostBytes> bytes = {};
 };
-
-// Where the struct of a kernel keeps its number of elements, or -1.
-int64_t count_offset(std::string_view name) {
-  using namespace aliquot::kernels;
-  auto has = [&](std::string_view part) {
-    return name.find(part) != std::string_view::npos;
-  };
-  if (has("adamw")) return offsetof(AdamWArgs, count);
-  if (has("sgd")) return offsetof(SgdArgs, count);
-  if (has("norm")) return offsetof(NormArgs, count);
-  if (has("finite")) return offsetof(FiniteArgs, count);
-  if (has("accumulate")) return offsetof(AccumulateArgs, count);
-  if (has("cast")) return offsetof(CastArgs, count);
-  if (has("fill")) return offsetof(FillArgs, count);
-  return -1;
-}
 
 void swap_words(Parameter& p) {
   std::byte* at = p.bytes.data();
@@ -99,9 +105,8 @@ CUresult enqueue(const Kernel& kernel, unsigned grid, unsigned block,
   const char* name = kernel.name.c_str();
   if (mutate("drop_launch", name)) return kSuccess;
   if (mutate("swap_arguments", name)) swap_words(*parameter);
-  int64_t count_at = count_offset(name);
-  if (count_at >= 0 && mutate("short_tail", name)) {
-    shorten(*parameter, count_at);
+  if (kernel.count_at >= 0 && mutate("short_tail", name)) {
+    shorten(*parameter, kernel.count_at);
   }
   if (mutate("short_grid", name)) --grid;
   const void* late = mutate("late_arguments", name) ? argument : nullptr;
@@ -156,14 +161,6 @@ DOUBLE_API CUresult cuModuleGetFunction(CUfunction* function, CUmodule module,
   if (module == nullptr) return kInvalidHandle;
   if (CUresult unsafe = check_unsafe("cuModuleGetFunction")) return unsafe;
   auto it = kernels().find(name);
-#ifdef DOUBLE_COMPILED_KERNELS
-  if (it == kernels().end()) {
-    auto run = reinterpret_cast<DoubleKernel>(cuda_host_kernel(name));
-    if (run != nullptr) {
-      it = kernels().emplace(name, Kernel{name, run, kMostBytes}).first;
-    }
-  }
-#endif
   if (it == kernels().end()) return kNotFound;
   *function = reinterpret_cast<CUfunction>(&it->second);
   return kSuccess;

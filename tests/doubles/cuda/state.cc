@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "tests/doubles/cuda/memory.h"
+#include "tests/doubles/cuda_shim/host_kernels.h"
 
 namespace aliquot::cuda_double {
 namespace {
@@ -41,6 +42,7 @@ constexpr const char* kMutations[] = {
     "drop_launch",    "late_arguments", "short_copy"};
 
 [[gnu::constructor]] void load() {
+  cuda_host_seed(state().seed);
   const char* mutation = std::getenv("ALIQUOT_DOUBLE_MUTATE");
   if (mutation != nullptr && double_mutate(mutation) != 0) {
     violation("ALIQUOT_DOUBLE_MUTATE=%s is not known", mutation);
@@ -141,7 +143,10 @@ DOUBLE_API void double_reset_counts(void) {
   state().counts.clear();
 }
 
-DOUBLE_API void double_seed(uint64_t seed) { state().seed = seed; }
+DOUBLE_API void double_seed(uint64_t seed) {
+  state().seed = seed;
+  cuda_host_seed(seed);
+}
 
 DOUBLE_API void double_delay_us(int64_t longest) { state().delay_us = longest; }
 
