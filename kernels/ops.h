@@ -37,10 +37,12 @@ struct FillArgs {
   int64_t width;
 };
 
+// cold: dst is not read soon, or elsewhere: it need not pass the caches.
 struct CopyArgs {
   void* dst;
   const void* src;
   int64_t bytes;
+  int64_t cold = 0;
 };
 
 // dst[i] = src[i] * scale, each in its dtype; scale 1 is exact.  The product is

@@ -195,8 +195,9 @@ typedef struct alq_open_desc {
    * lie on huge pages.  stage_sums=BYTES, stage_copies=BYTES (on rank 0): up to
    * this many bytes that one rank has for another, private memory is copied
    * through shared memory instead of read by a system call; stage_streams=0 or
-   * 1: it is written there through or past the caches.  All three are measured
-   * when the world is made, unless given.
+   * 1: it, and results that peers read next, are written through or past the
+   * caches.  All three are measured when the world is made, and the last now and
+   * then after that, unless given.
    * cuda_library=PATH, nccl_library=PATH, cublas_library=PATH: load exactly
    * this; library_dirs=PATH:PATH: look for the last two here before the
    * system's places.  cuda_image=PATH: GPU kernels of this file instead of the
@@ -793,6 +794,9 @@ ALQ_API alq_status alq_optimizer_set(alq_engine* engine, int32_t group,
 #define ALQ_MEMORY_INTO 2 /* destinations handed to alq_unit_begin */
 
 #define ALQ_GATHER_AUTO 0
+/* No rank reads or writes memory of another.  Otherwise ranks of one host also
+ * update together what each has whole: a part each, in all ranks' copies, with
+ * one set of optimizer states. */
 #define ALQ_GATHER_COPY 1
 /* Shards of a unit share one mapping of the host; a gather copies nothing (but
  * once per step the parts that replicas updated).  Asked for, it needs a unit
@@ -907,7 +911,11 @@ ALQ_API alq_status alq_param_read(alq_engine* engine, int64_t param,
                                   alq_error* err);
 
 /* Own part of a parameter as it lies in memory: elements [begin, begin +
- * count) of the flattened full tensor, at data.  count may be 0. */
+ * count) of the flattened full tensor, at data.  count may be 0.  flags has
+ * SHARD_COMMON where ranks of one host have this memory in common (optimizer
+ * states that each has whole): all write the same values, or one does. */
+#define ALQ_SHARD_COMMON 1u
+
 typedef struct alq_shard {
   uint32_t struct_size, flags;
   void* data;

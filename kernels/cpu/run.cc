@@ -4,10 +4,20 @@
 
 namespace aliquot::kernels {
 
+namespace {
+
+void run_copy(const CopyArgs& args) {
+  if (args.cold == 0) return copy_cpu(args);
+  copy_cold_cpu(args);
+  flush_cold_cpu();
+}
+
+}  // namespace
+
 void run_cpu(OpCode op, const void* args) {
   switch (op) {
     case OpCode::kFill: return fill_cpu(*static_cast<const FillArgs*>(args));
-    case OpCode::kCopy: return copy_cpu(*static_cast<const CopyArgs*>(args));
+    case OpCode::kCopy: return run_copy(*static_cast<const CopyArgs*>(args));
     case OpCode::kCast: return cast_cpu(*static_cast<const CastArgs*>(args));
     case OpCode::kAccumulate:
       return accumulate_cpu(*static_cast<const AccumulateArgs*>(args));

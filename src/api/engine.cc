@@ -171,8 +171,7 @@ alq_plan_report report_of(const engine::Plan& plan,
   using engine::Owner;
   alq_plan_report r = {};
   r.total_bytes = plan.total_bytes();
-  r.param_bytes =
-      bytes_of(plan, Owner::kParam) + (plan.total_bytes() - plan.arena_bytes);
+  r.param_bytes = bytes_of(plan, Owner::kParam);
   r.master_bytes = bytes_of(plan, Owner::kMaster);
   r.slot_bytes = bytes_of(plan, Owner::kSlot);
   r.grad_bytes = bytes_of(plan, Owner::kGrad);

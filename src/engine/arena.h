@@ -16,34 +16,39 @@ inline int64_t round_up(int64_t n, int64_t to) {
   return (n + to - 1) / to * to;
 }
 
-// Hands out consecutive places of the arena and of common memory.
+// Hands out consecutive places of a rank's memory and of common memory.
 class ArenaLayout {
  public:
   explicit ArenaLayout(Plan* plan) : plan_(plan) {}
 
   bool overflowed() const { return overflowed_; }
 
-  Region take(Owner owner, int64_t bytes) {
-    if (!fits(bytes)) return {0, false};
-    Region region{plan_->arena_bytes, false};
+  Region take(Owner owner, int64_t bytes, Home home = Home::kArena) {
+    if (!fits(bytes)) return {0, home};
+    int64_t& end = end_of(home);
+    Region region{end, home};
     int64_t size = round_up(bytes, kAlign);
-    plan_->arena_bytes += size;
-    plan_->by_owner[static_cast<size_t>(owner)] += size;
-    return region;
-  }
-
-  Region take_common(int64_t bytes) {
-    if (!fits(bytes)) return {0, true};
-    Region region{plan_->common_bytes, true};
-    plan_->common_bytes += round_up(bytes, kAlign);
+    end += size;
+    int64_t sharers = home == Home::kCommon ? plan_->axes.shards : 1;
+    plan_->by_owner[static_cast<size_t>(owner)] += size / sharers;
     return region;
   }
 
  private:
+  int64_t& end_of(Home home) {
+    switch (home) {
+      case Home::kArena: return plan_->arena_bytes;
+      case Home::kOpen: return plan_->open_bytes;
+      case Home::kCommon: break;
+    }
+    return plan_->common_bytes;
+  }
+
   bool fits(int64_t bytes) {
     constexpr int64_t kMost = int64_t{1} << 57;
     overflowed_ = overflowed_ || bytes < 0 || bytes > kMost ||
-                  plan_->arena_bytes > kMost || plan_->common_bytes > kMost;
+                  plan_->arena_bytes > kMost || plan_->open_bytes > kMost ||
+                  plan_->common_bytes > kMost;
     return !overflowed_;
   }
 
@@ -71,7 +76,7 @@ class Ring {
     }
   }
   Region at(size_t slot, int64_t offset) const {
-    return {offset_[slot] + offset, false};
+    return {offset_[slot] + offset};
   }
 
  private:

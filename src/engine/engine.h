@@ -89,6 +89,7 @@ class Engine {
     int64_t begin = 0, count = 0;
     Dtype dtype = 0;
     Extent extent = Extent::kWhole;
+    bool common = false;  // ranks that have it share this memory
   };
   // What ranks tell each other of their plans.
   struct PlanShare {
@@ -155,6 +156,7 @@ class Engine {
               int64_t count, Dtype dtype);
   Status read_chunk(int32_t param, const Part& part, void* data, int64_t begin,
                     int64_t count, Dtype dtype, Scratch* scratch);
+  Status meet(const char* label);
   Status settle();
   Status copy(void* dst, const void* src, int64_t bytes);
   Status write_from_host(std::byte* dst, Dtype dst_dtype, const std::byte* src,
@@ -179,7 +181,10 @@ class Engine {
                  alq_step_report* report) const;
   Status catch_up();
   Status update(Stream* stream);
+  Status update_segment(const SegmentPlan& p, const std::vector<Run>& runs,
+                        Stream* stream);
   Status update_run(const SegmentPlan& p, const Run& run, Stream* stream);
+  Status copy_to_peers(const SegmentPlan& p, const Range& part, Stream* stream);
   int32_t param_at(int64_t element) const;
   void clear_step();
   Status check_rates(const alq_step_desc& desc) const;

@@ -89,6 +89,9 @@ class Executor {
   std::byte* param(int32_t id) const;  // full, as the host reads it
   std::byte* grad(int32_t id) const;   // lent view
   std::byte* at(const Region& region) const { return memory_.at(region); }
+  std::byte* at_peer(const Region& region, int32_t by) const {
+    return memory_.at_peer(region, by);
+  }
   const SegmentPlan& segment_of(const Param& param) const;
   // First element of a bundle's segment in the engine-wide numbering.
   int64_t element_base(int32_t bundle, int32_t segment) const {

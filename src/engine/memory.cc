@@ -18,8 +18,15 @@ Result<EngineMemory> EngineMemory::create(const Plan& plan, Device* device,
   }
   if (plan.common_bytes > 0) {
     ALQ_ASSIGN(memory.common_,
-               shard_group->allocate_common(plan.common_bytes,
+               shard_group->allocate_common(plan.common_bytes, "engine common",
+                                            deadline));
+  }
+  if (plan.open_bytes > 0) {
+    ALQ_ASSIGN(memory.opens_,
+               shard_group->allocate_common(plan.axes.shards * plan.open_bytes,
                                             "engine parameters", deadline));
+    memory.open_bytes_ = plan.open_bytes;
+    memory.mine_ = plan.axes.shard_index * plan.open_bytes;
   }
   return memory;
 }

@@ -86,6 +86,7 @@ Result<Engine::Part> Engine::part_of(int32_t id, int32_t what) const {
                       what_name(what), what);
   }
   part.extent = p.extent;
+  part.common = p.together && region.home == Home::kCommon;
   Range mine = overlap(param, p.own, 0, param.count);
   part.begin = std::clamp<int64_t>(mine.begin, 0, param.count);
   part.count = mine.count;
@@ -93,6 +94,12 @@ Result<Engine::Part> Engine::part_of(int32_t id, int32_t what) const {
       part.count > 0 ? param.offset + mine.begin - p.own.begin : 0;
   part.data = executor_->at(region) + skipped * dtype_size(part.dtype);
   return part;
+}
+
+Status Engine::meet(const char* label) {
+  Coll barrier;
+  barrier.label = label;
+  return groups_.exchange->issue(barrier, nullptr, nullptr);
 }
 
 // Peers may still be reading shards of the last microbatch: meet them once.
@@ -103,9 +110,7 @@ Status Engine::settle() {
   ALQ_TRY(executor_->drain(deadline()));
   ALQ_TRY(catch_up());
   if (!gathered_since_sync_) return {};
-  Coll barrier;
-  barrier.label = "parameter access";
-  ALQ_TRY(groups_.exchange->issue(barrier, nullptr, nullptr));
+  ALQ_TRY(meet("parameter access"));
   // While units are held, ranks may run different numbers of microbatches, so
   // none can tell whether the others meet: all always do.
   gathered_since_sync_ = core_->needed() > 0;
@@ -141,9 +146,7 @@ Status Engine::touch() {
   grads_exposed_ = true;
   ALQ_TRY(settle());
   ALQ_TRY(round_masters());
-  Coll barrier;
-  barrier.label = "param_touch";
-  ALQ_TRY(groups_.exchange->issue(barrier, nullptr, nullptr));
+  ALQ_TRY(meet("param_touch"));
   core_->touch();
   dirty_ = false;
   return act(nullptr);
@@ -165,6 +168,7 @@ Status Engine::param_write(int32_t id, int32_t what, const void* data,
   }
   if (!core_->in_microbatch()) ALQ_TRY(record(OtherCall::kWrite));
   ALQ_TRY(settle());
+  if (part.common) ALQ_TRY(meet("parameter access"));
   dirty_ = true;
   ALQ_TRY(write_own(param, what, part, data, {begin, count}, dtype));
   // Held units show it at once: their passes are not collective.
@@ -331,6 +335,7 @@ Status Engine::shard_view(int32_t id, int32_t what, alq_shard* out) {
   out->begin = part.begin;
   out->count = part.count;
   out->dtype = part.dtype;
+  out->flags = part.common ? ALQ_SHARD_COMMON : 0;
   out->reserved = 0;
   return {};
 }

@@ -34,6 +34,9 @@ Status Planner::choose() {
       if (!seg.trainable) continue;
       ALQ_TRY(choose_dtypes(seg, &bundle.segments[s]));
       ALQ_TRY(choose_state_dtype(b, seg, &bundle.segments[s]));
+      SegmentPlan& p = bundle.segments[s];
+      p.together = updates_together(seg, p);
+      if (p.together) p.updates = range(seg, Extent::kShard);
     }
   }
   return {};
@@ -120,10 +123,23 @@ void Planner::choose_extents(const Segment& seg, BundlePlan* bundle,
   p->extent = seg.trainable ? placement.states : placement.params;
   p->own = range(seg, p->extent);
   p->shard = range(seg, std::min(p->extent, Extent::kShard));
+  p->updates = p->own;
   p->gathered =
       plan_.axes.shards > 1 && p->extent != Extent::kWhole && !bundle->map;
   p->assembled = p->extent == Extent::kPart;
   bundle->gathers = bundle->gathers || p->gathered || p->assembled;
+}
+
+// Alone, every rank would do the same update of the same elements.
+bool Planner::updates_together(const Segment& seg, const SegmentPlan& p) const {
+  bool may = plan_.axes.shards > 1 && p.extent == Extent::kWhole &&
+             in_.host_shared && plan_.desc.memory != ALQ_MEMORY_SLAB &&
+             plan_.desc.gather != ALQ_GATHER_COPY;
+  return may &&
+         std::all_of(seg.runs.begin(), seg.runs.end(), [&](const Run& run) {
+           auto group = static_cast<size_t>(run.group);
+           return (*in_.optimizers)[group].desc.kind != ALQ_OPTIM_NONE;
+         });
 }
 
 Status Planner::choose_dtypes(const Segment& seg, SegmentPlan* p) const {
@@ -166,10 +182,6 @@ const char* owner_name(Owner owner) {
                                            "gradients",  "sums",    "states",
                                            "staging"};
   return kNames[static_cast<size_t>(owner)];
-}
-
-int64_t Plan::total_bytes() const {
-  return arena_bytes + (common_bytes + axes.shards - 1) / axes.shards;
 }
 
 bool Plan::maps() const {

@@ -1,8 +1,10 @@
 // The plan: from the model, the placement and a few choices to the place of
 // every byte.  Pure: allocates nothing on a device, the same on every rank.
 //
-// All memory of a rank lies in one arena (and, where shards are mapped, one
-// memory common to the host's ranks).  Regions are 64-byte aligned.
+// All memory of a rank lies in one arena, and where ranks of one host reach
+// into each other's, in one memory common to them: shards that are mapped, and
+// what each rank has whole and others update in part.  Regions are 64-byte
+// aligned.
 #pragma once
 
 #include <cstdint>
@@ -44,10 +46,16 @@ enum class Owner : int32_t {
 };
 const char* owner_name(Owner owner);
 
-// A place in the arena (or in common memory); offset -1: there is none.
+enum class Home : int32_t {
+  kArena,
+  kOpen,  // this rank's own, which the other ranks of the shard axis can write
+  kCommon,  // the same bytes on all of them
+};
+
+// A place in one of a rank's memories; offset -1: there is none.
 struct Region {
   int64_t offset = -1;
-  bool common = false;
+  Home home = Home::kArena;
   bool exists() const { return offset >= 0; }
 };
 
@@ -61,6 +69,12 @@ struct SegmentPlan {
   int64_t count = 0;               // full
   Extent extent = Extent::kWhole;  // of own
   Range own, shard;
+  // What this rank's optimizer updates: own, unless the ranks of the shard axis
+  // update together, on one host, what each of them has whole.  Each does its
+  // shard then, for all: in every rank's own copy of the parameters, which lies
+  // in open memory, and in the states, which they have in common.
+  bool together = false;
+  Range updates;
   bool gathered = false;   // full comes from the shards by a copy
   bool assembled = false;  // the shard comes from the replicas' own parts
   Region full;             // gathered parameters, what the host reads
@@ -99,14 +113,23 @@ struct Plan {
   int32_t microbatches = 1;
   int32_t prefetch = 1, max_open = 1;
   std::vector<BundlePlan> bundles;
-  int64_t arena_bytes = 0;   // of this rank
+  int64_t arena_bytes = 0, open_bytes = 0;  // of this rank
   int64_t common_bytes = 0;  // of the host, shared by the shard axis
+  // Of this rank; of common memory its share.
   int64_t by_owner[static_cast<size_t>(Owner::kCount)] = {};
   int64_t gather_bytes = 0, reduce_bytes = 0;  // received per full step
 
   // This rank's share of everything.
-  int64_t total_bytes() const;
+  int64_t total_bytes() const {
+    return arena_bytes + open_bytes + common_share();
+  }
+  int64_t common_share() const {
+    return (common_bytes + axes.shards - 1) / axes.shards;
+  }
   bool maps() const;  // some bundle does
+  bool reaches_peers() const { return open_bytes > 0 || common_bytes > 0; }
+  // Too large to stay in the caches from one use to the next.
+  bool outgrows_caches() const { return total_bytes() > (int64_t{16} << 20); }
   CoreShape core_shape(const Model& model) const;
 };
 

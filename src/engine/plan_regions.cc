@@ -30,12 +30,13 @@ Status Planner::run() {
   }
   constexpr int64_t kMostBytes = int64_t{1} << 56;
   if (layout_.overflowed() || plan_.arena_bytes > kMostBytes ||
-      plan_.common_bytes > kMostBytes) {
+      plan_.open_bytes > kMostBytes || plan_.common_bytes > kMostBytes) {
     return make_error(ALQ_RESOURCE_EXHAUSTED,
                       "the plan needs more than 2^56 bytes per rank; check "
                       "the parameters' shapes");
   }
   plan_.arena_bytes = round_up(plan_.arena_bytes, kPage);
+  plan_.open_bytes = round_up(plan_.open_bytes, kPage);
   plan_.common_bytes = round_up(plan_.common_bytes, kPage);
   return {};
 }
@@ -139,10 +140,10 @@ void Planner::place_params(size_t b, size_t s, const Rings& rings,
     return;
   }
   if (bundle.map) {
-    p.full = layout_.take_common(bytes);
+    p.full = layout_.take(Owner::kParam, bytes, Home::kCommon);
   } else {
     p.full = layout_.take(rest == Extent::kWhole ? Owner::kParam : Owner::kSlot,
-                          bytes);
+                          bytes, p.together ? Home::kOpen : Home::kArena);
   }
   p.shard_params = inside(p.full, p.shard.begin, p.dtype);
   p.own_params = inside(p.full, p.own.begin, p.dtype);
@@ -153,7 +154,8 @@ void Planner::place_updated(size_t b, size_t s) {
   p.master = p.own_params;
   if (p.master_dtype != p.dtype) {
     p.master =
-        layout_.take(Owner::kMaster, p.own.count * dtype_size(p.master_dtype));
+        layout_.take(Owner::kMaster, p.own.count * dtype_size(p.master_dtype),
+                     p.together ? Home::kOpen : Home::kArena);
   }
   int32_t states = 0;
   for (const Run& run : segment(b, s).runs) {
@@ -162,7 +164,8 @@ void Planner::place_updated(size_t b, size_t s) {
   }
   for (int32_t i = 0; i < states; ++i) {
     p.state[i] =
-        layout_.take(Owner::kState, p.own.count * dtype_size(p.state_dtype));
+        layout_.take(Owner::kState, p.own.count * dtype_size(p.state_dtype),
+                     p.together ? Home::kCommon : Home::kArena);
   }
 }
 

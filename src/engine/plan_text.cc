@@ -74,10 +74,10 @@ std::string plan_text(const Plan& plan, const Model& model) {
     out += fmt::format("  {:<12}{:>16} B\n", owner_name(static_cast<Owner>(i)),
                        plan.by_owner[i]);
   }
-  if (plan.maps()) {
-    out += fmt::format("  {:<12}{:>16} B (1/{} of {} B mapped by all)\n",
-                       "common", plan.total_bytes() - plan.arena_bytes,
-                       plan.axes.shards, plan.common_bytes);
+  if (plan.common_bytes > 0) {
+    out += fmt::format(
+        "  {:<12}{:>16} B of that (1/{} of {} B mapped by all)\n", "common",
+        plan.common_share(), plan.axes.shards, plan.common_bytes);
   }
   out += fmt::format("  {:<12}{:>16} B ({})\n", "peak", plan.total_bytes(),
                      mib(plan.total_bytes()));
@@ -98,6 +98,7 @@ std::string plan_json(const Plan& plan, const Model& model) {
   j["reduce"] = defer_name(plan);
   j["total_bytes"] = plan.total_bytes();
   j["arena_bytes"] = plan.arena_bytes;
+  j["open_bytes"] = plan.open_bytes;
   j["common_bytes"] = plan.common_bytes;
   for (size_t i = 0; i < static_cast<size_t>(Owner::kCount); ++i) {
     j["bytes"][owner_name(static_cast<Owner>(i))] = plan.by_owner[i];

@@ -38,6 +38,7 @@ class Planner {
   bool can_map(const BundlePlan& bundle) const;
   void choose_extents(const Segment& segment, BundlePlan* bundle,
                       SegmentPlan* p) const;
+  bool updates_together(const Segment& segment, const SegmentPlan& p) const;
   Status choose_dtypes(const Segment& segment, SegmentPlan* p) const;
   Status choose_state_dtype(size_t b, const Segment& segment,
                             SegmentPlan* p) const;

@@ -11,13 +11,6 @@
 
 namespace aliquot::engine {
 
-namespace {
-
-// An engine this small stays in the caches from the reduction to the step.
-constexpr int64_t kCachedBytes = int64_t{16} << 20;
-
-}  // namespace
-
 // What one reduction over the shards leaves is the step's gradient.
 bool Executor::norm_on_the_way(const SegmentPlan& p) const {
   return plan_.axes.shards > 1 && plan_.axes.replicas == 1 &&
@@ -154,7 +147,7 @@ Status Executor::reduce_over_shards(int32_t bundle, size_t segment,
   }
   if (norm_on_the_way(p)) coll.norm = step_memory_.counted;
   coll.base = element_base(bundle, static_cast<int32_t>(segment));
-  coll.cold = !sums && plan_.arena_bytes > kCachedBytes;
+  coll.cold = !sums && plan_.outgrows_caches();
   if (p.extent == Extent::kWhole) return reduce_whole(p, coll, first);
   coll.kind = CollKind::kReduceScatter;
   coll.counts = counts_[static_cast<size_t>(bundle)][segment].shards;

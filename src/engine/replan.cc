@@ -43,7 +43,7 @@ Result<std::shared_ptr<Engine>> Engine::replanned(const alq_plan_desc& desc) {
 // Values are moved out of the running plan's memory: it must not be the new
 // plan's too.
 Status Engine::check_apart(const void* slab, int64_t bytes) const {
-  auto mine = reinterpret_cast<uintptr_t>(executor_->at(Region{0, false}));
+  auto mine = reinterpret_cast<uintptr_t>(executor_->at(Region{0}));
   auto other = reinterpret_cast<uintptr_t>(slab);
   if (slab == nullptr || plan_.arena_bytes == 0 ||
       other >= mine + static_cast<uint64_t>(plan_.arena_bytes) ||

@@ -113,7 +113,7 @@ Status Engine::act(Stream* stream) {
   if (core_->actions().empty()) return {};
   ALQ_TRY(executor_->run(&core_->actions(), stream,
                          {microbatch_ - 1, last_, following_}, deadline()));
-  return executor_->used_on(stream);
+  return device_->asynchronous() ? Status{} : executor_->used_on(stream);
 }
 
 Status Engine::microbatch_begin(int32_t mode, double weight, bool last,
@@ -270,9 +270,9 @@ Status Engine::unit_end(int32_t unit, int32_t pass, Stream* stream) {
   if (reads_peers_) {
     ALQ_TRY(record({CallKind::kUnitEnd, static_cast<int16_t>(pass), unit}));
   }
+  ALQ_TRY(act(stream));
   // The caller's own work on the views, which nobody else knows of.
-  if (device_->asynchronous()) ALQ_TRY(executor_->used_on(stream));
-  return act(stream);
+  return device_->asynchronous() ? executor_->used_on(stream) : Status{};
 }
 
 Status Engine::grad_ready(int32_t param, Stream* stream) {
@@ -349,7 +349,8 @@ Status Engine::microbatch_end(Stream* stream) {
   }
   CoreError error = core_->microbatch_end();
   if (!error.ok()) return explain(error, "microbatch_end", -1, 0);
-  return act(stream);
+  ALQ_TRY(act(stream));
+  return device_->asynchronous() ? executor_->used_on(stream) : Status{};
 }
 
 Status Engine::unit_hold(int64_t unit) {

@@ -65,8 +65,7 @@ Status Engine::local_norm(Stream* stream) {
 
 Status Engine::update_run(const SegmentPlan& p, const Run& run,
                           Stream* stream) {
-  int64_t begin = std::max(run.begin, p.own.begin) - p.own.begin;
-  int64_t end = std::min(run.end, p.own.end()) - p.own.begin;
+  int64_t begin = run.begin - p.own.begin, end = run.end - p.own.begin;
   const alq_optimizer_desc& o =
       optimizers_[static_cast<size_t>(run.group)].desc;
   if (begin >= end || o.kind == ALQ_OPTIM_NONE) return {};
@@ -122,12 +121,48 @@ Status Engine::update(Stream* stream) {
     for (size_t s = 0; s < plan_.bundles[b].segments.size(); ++s) {
       const SegmentPlan& p = plan_.bundles[b].segments[s];
       if (p.grad_dtype == 0) continue;
-      for (const Run& run : model_.bundles[b].segments[s].runs) {
-        ALQ_TRY(update_run(p, run, stream));
-      }
+      ALQ_TRY(update_segment(p, model_.bundles[b].segments[s].runs, stream));
     }
   }
   return {};
+}
+
+// What goes to other ranks as well goes there piece by piece, from the caches.
+Status Engine::update_segment(const SegmentPlan& p,
+                              const std::vector<Run>& runs, Stream* stream) {
+  constexpr int64_t kPiece = int64_t{1} << 16;
+  int64_t most = p.together ? kPiece : p.updates.count;
+  for (int64_t at = p.updates.begin; at < p.updates.end(); at += most) {
+    int64_t end = std::min(at + most, p.updates.end());
+    for (Run run : runs) {
+      run.begin = std::max(run.begin, at);
+      run.end = std::min(run.end, end);
+      ALQ_TRY(update_run(p, run, stream));
+    }
+    if (p.together) ALQ_TRY(copy_to_peers(p, {at, end - at}, stream));
+  }
+  return {};
+}
+
+Status Engine::copy_to_peers(const SegmentPlan& p, const Range& part,
+                             Stream* stream) {
+  if (context_->faults.skips("engine.comm")) return {};
+  auto copy = [&](const Region& region, Dtype dtype) -> Status {
+    int64_t begin = part.begin * dtype_size(dtype);
+    kernels::CopyArgs args{nullptr, executor_->at(region) + begin,
+                           part.count * dtype_size(dtype),
+                           plan_.outgrows_caches()};
+    for (int32_t i = 1; i < plan_.axes.shards; ++i) {
+      int32_t peer = (plan_.axes.shard_index + i) % plan_.axes.shards;
+      args.dst =
+          executor_->at_peer(region, peer - plan_.axes.shard_index) + begin;
+      ALQ_TRY(
+          device_->launch(stream, kernels::OpCode::kCopy, &args, sizeof args));
+    }
+    return {};
+  };
+  ALQ_TRY(copy(p.own_params, p.dtype));
+  return p.master_dtype == p.dtype ? Status{} : copy(p.master, p.master_dtype);
 }
 
 Status Engine::check_rates(const alq_step_desc& desc) const {
@@ -195,8 +230,10 @@ Status Engine::apply(Stream* stream) {
   ++steps_;
   CoreError error = core_->step();
   if (!error.ok()) return explain(error, "step", -1, 0);
-  if (!plan_.maps() || context_->faults.skips("engine.comm")) return {};
-  // Peers read these very bytes: go on when all have written theirs.
+  if (!plan_.reaches_peers() || context_->faults.skips("engine.comm")) {
+    return {};
+  }
+  // Ranks read each other's bytes: go on when all have written theirs.
   Coll barrier;
   barrier.label = "step";
   ALQ_TRY(groups_.exchange->issue(barrier, stream, nullptr));

@@ -40,6 +40,7 @@ Status Engine::open_compute(int32_t unit, int32_t pass, Stream* stream) {
       computing_[static_cast<size_t>(unit)][static_cast<size_t>(pass)];
   if (device_->asynchronous()) {
     ALQ_ASSIGN(open, executor_->begin_span(span, stream));
+    ALQ_TRY(executor_->used_on(stream));
   } else {
     span.begin = now_ns();
     open = recorder_.add(span);

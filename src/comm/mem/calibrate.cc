@@ -252,16 +252,26 @@ void calibrate(GroupCore& core) {
   Header& header = core.control.header();
   header.stage_sums.store(context.stage_sums.value_or(limits.sums));
   header.stage_copies.store(context.stage_copies.value_or(limits.copies));
-  header.stage_streams.store(
-      context.stage_streams.value_or(limits.streams) ? 1 : 0);
+  const bool streams = context.stage_streams.value_or(limits.streams);
+  header.streamed.store(streams ? (1u << kStoreKinds) - 1 : 0);
   core.self().staged.value.store(kMeasured);
   core.ring_peers();
+}
+
+void try_stores(World& world, int32_t kind, uint64_t like, int64_t begun) {
+  if (world.context->stage_streams.has_value()) return;
+  std::unique_lock lock(world.trial_mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  const int64_t now = now_ns();
+  if (world.trials[kind].ended(like, now - begun, now)) {
+    world.control.header().streamed.fetch_xor(1u << kind);
+  }
 }
 
 StageLimits stage_limits(const World& world) {
   const Header& header = world.control.header();
   return {header.stage_sums.load(), header.stage_copies.load(),
-          header.stage_streams.load() != 0};
+          header.streamed.load() != 0};
 }
 
 }  // namespace aliquot::mem

@@ -26,7 +26,7 @@ class MemGroup : public Group {
                                        std::string name,
                                        Deadline deadline) override;
   Result<std::shared_ptr<Group>> shrink(Deadline deadline) override;
-  Abilities abilities() const override { return {true, true, true}; }
+  Abilities abilities() const override;
   Result<std::unique_ptr<Memory>> allocate_common(int64_t bytes,
                                                   std::string label,
                                                   Deadline deadline) override;

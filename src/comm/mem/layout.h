@@ -152,7 +152,8 @@ struct alignas(64) Header {
   int64_t bytes;
   // Of the world: what calibrate() found.
   std::atomic<int64_t> stage_sums, stage_copies;
-  std::atomic<uint32_t> stage_streams;
+  // Bit i: operations of store_kind i write what peers read past the caches.
+  std::atomic<uint32_t> streamed;
 };
 
 class Control {

@@ -194,7 +194,7 @@ Result<std::unique_ptr<Memory>> MemGroup::allocate_common(int64_t bytes,
   std::shared_ptr<Segment> segment;
   SegmentRef ref;
   if (core_->rank == 0) {
-    auto made = Segment::create(bytes, label, true);
+    auto made = Segment::create(bytes, label, false);
     status = made.status();
     if (made.ok()) segment = *made;
     if (made.ok()) ref = segment->ref();
@@ -220,6 +220,7 @@ Result<std::unique_ptr<Memory>> MemGroup::allocate_common(int64_t bytes,
     status = attached.status();
     if (attached.ok()) segment = *attached;
   }
+  if (segment != nullptr) segment->touch(core_->rank, core_->size);
   std::vector<int32_t> members(count);
   for (size_t q = 0; q < count; ++q) members[q] = static_cast<int32_t>(q);
   ALQ_TRY(agree(status, members, deadline));

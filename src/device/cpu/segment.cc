@@ -88,6 +88,12 @@ uint64_t random_nonce() {
   return nonce;
 }
 
+void Segment::touch(int64_t nth, int64_t of) {
+  int64_t pages = round_up(bytes(), kPage) / kPage;
+  int64_t begin = pages * nth / of, end = pages * (nth + 1) / of;
+  touch_pages(data_ + begin * kPage, (end - begin) * kPage);
+}
+
 Result<std::shared_ptr<Segment>> Segment::create(int64_t bytes,
                                                  const std::string& label,
                                                  bool touch) {

@@ -30,7 +30,7 @@ struct SegmentRef {
 
 class Segment {
  public:
-  // Zeroed; touch: all pages are backed on return.
+  // Zeroed; touch: all pages are backed on return, else see touch().
   static Result<std::shared_ptr<Segment>> create(int64_t bytes,
                                                  const std::string& label,
                                                  bool touch);
@@ -40,6 +40,10 @@ class Segment {
   ~Segment();
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
+
+  // Backs the pages of part `nth` of `of` equal ones: memory is near, and
+  // counts as the memory of, whom it was touched by.
+  void touch(int64_t nth, int64_t of);
 
   std::byte* data() const { return data_; }
   int64_t bytes() const { return ref_.bytes; }

@@ -101,6 +101,34 @@ BOOST_AUTO_TEST_CASE(a_mapped_gather_keeps_one_copy_per_host) {
   BOOST_TEST(p->gather_bytes == 0);
 }
 
+BOOST_AUTO_TEST_CASE(what_all_have_whole_is_updated_together_on_one_host) {
+  constexpr int64_t kCount = 1 << 16, kSize = 12 * kCount * 4;
+  Setup s = uniform(12, kCount, ALQ_F32);
+  alq_plan_desc d = strategy(ALQ_STRATEGY_DDP);
+  Result<Plan> p = plan(s, 4, 1, d, true);
+  BOOST_REQUIRE(p.ok());
+  const SegmentPlan& segment = p->bundles[3].segments[0];
+  BOOST_TEST(segment.together);
+  BOOST_TEST(segment.updates.count == kCount / 4);
+  BOOST_TEST((segment.full.home == Home::kOpen));
+  BOOST_TEST((segment.state[1].home == Home::kCommon));
+  BOOST_TEST(p->open_bytes == kSize);
+  BOOST_TEST(p->common_bytes == 2 * kSize);
+  BOOST_TEST(p->by_owner[static_cast<size_t>(Owner::kState)] == 2 * kSize / 4);
+  BOOST_TEST(p->total_bytes() == p->arena_bytes + kSize + 2 * kSize / 4);
+
+  d.gather = ALQ_GATHER_COPY;
+  BOOST_TEST(!plan(s, 4, 1, d, true)->reaches_peers());
+  d.gather = ALQ_GATHER_AUTO;
+  BOOST_TEST(!plan(s, 4, 1, d, false)->reaches_peers());
+  BOOST_TEST(!plan(s, 1, 1, d, true)->reaches_peers());
+  d.memory = ALQ_MEMORY_SLAB;
+  BOOST_TEST(!plan(s, 4, 1, d, true)->reaches_peers());
+  d.memory = ALQ_MEMORY_LEND;
+  s.optimizers[0].desc.kind = ALQ_OPTIM_NONE;
+  BOOST_TEST(!plan(s, 4, 1, d, true)->reaches_peers());
+}
+
 BOOST_AUTO_TEST_CASE(a_plan_over_its_cap_names_ways_to_fit) {
   Setup s = uniform(12, 1 << 16, ALQ_F32);
   alq_plan_desc d = strategy(ALQ_STRATEGY_DDP);

@@ -157,6 +157,7 @@ def load_sharded_state_dict(
         if piece.get("format") != FORMAT:
             raise ValueError("not a sharded state dict: format %r" %
                              (piece.get("format"),))
+    runtime.engine.param_touch()  # no rank still reads what all may share
     for param in runtime.params:
         for what in kept(runtime, param):
             _load_param(runtime, param, what, pieces)
