@@ -70,13 +70,20 @@ function(alq_cuda_image target)
   if(help MATCHES "compress-mode")
     list(APPEND flags -compress-mode=size)
   endif()
-  file(GLOB arithmetic CONFIGURE_DEPENDS
-    ${PROJECT_SOURCE_DIR}/kernels/arithmetic/*.h)
-  add_custom_command(OUTPUT ${image}
-    COMMAND ${ALQ_NVCC} ${flags} -fatbin -o ${image} ${dir}/kernels.cu
+  list(GET ALQ_CUDA_ARCHS -1 newest)
+  file(GLOB arithmetic ${PROJECT_SOURCE_DIR}/kernels/arithmetic/*.h)
+  # What ptxas says of registers, and the PTX, are for scripts/cuda-resources.
+  add_custom_command(OUTPUT ${image} ${dir}/kernels.log ${dir}/kernels.ptx
+    COMMAND ${CMAKE_COMMAND} -E make_directory ${dir}/keep
+    COMMAND ${ALQ_NVCC} ${flags} -Xptxas -v -fatbin -o ${image}
+      --keep --keep-dir ${dir}/keep ${dir}/kernels.cu > ${dir}/kernels.log 2>&1
+      || (cat ${dir}/kernels.log && false)
+    COMMAND ${CMAKE_COMMAND} -E copy ${dir}/keep/kernels.compute_${newest}.ptx
+      ${dir}/kernels.ptx
+    COMMAND ${CMAKE_COMMAND} -E rm -r ${dir}/keep
     DEPENDS ${dir}/kernels.cu ${ALQ_CUDA_KERNELS} ${ALQ_CUDA_HEADERS}
       ${arithmetic} ${PROJECT_SOURCE_DIR}/kernels/ops.h
-    COMMENT "Compiling the kernels for GPUs" VERBATIM)
+    COMMENT "Compiling the kernels for GPUs")
   set(source ${PROJECT_SOURCE_DIR}/kernels/cuda/image.cc)
   target_sources(${target} PRIVATE ${source} ${image})
   set_source_files_properties(${source} PROPERTIES

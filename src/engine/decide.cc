@@ -106,6 +106,8 @@ Status Engine::outcome(const kernels::StepResult& result,
                        alq_step_report* report) const {
   using kernels::StepOutcome;
   if (result.outcome == StepOutcome::kDisagree) {
+    // A failed exchange leaves old shares: the group knows why.
+    ALQ_TRY(groups_.exchange->status());
     std::span<const int32_t> ranks = groups_.exchange->ranks();
     int32_t other = ranks[static_cast<size_t>(result.other)];
     return make_error(ALQ_RANK_MISMATCH,

@@ -280,9 +280,6 @@ Status Engine::step_later(const alq_step_desc& desc, Stream* stream,
   clear_step();
   if (report == nullptr) return {};
   ALQ_TRY(device_->synchronize(*decided_, deadline()));
-  // A failed exchange leaves old shares, which the serials tell; but why is
-  // what its group knows.
-  ALQ_TRY(groups_.exchange->status());
   const kernels::StepResult result = step_memory_->results[0];
   ALQ_TRY(catch_up());
   return outcome(result, report);

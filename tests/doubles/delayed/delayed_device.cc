@@ -29,11 +29,19 @@ DelayedDevice::DelayedDevice(std::shared_ptr<Context> context)
       ctx_(std::move(context)),
       random_(seed.load() * 1009 + static_cast<unsigned>(ctx_->rank)) {}
 
+// An engine that makes its streams anew has left what failed on the host's.
+Result<std::shared_ptr<Stream>> DelayedDevice::create_stream(std::string name) {
+  if (host_stream_ != nullptr) {
+    (void)CpuDevice::synchronize(*host_stream_, ctx_->deadline(0));
+  }
+  return CpuDevice::create_stream(std::move(name));
+}
+
 Result<Stream*> DelayedDevice::from_abi(const alq_stream* stream) {
   if (stream != nullptr) return CpuDevice::from_abi(stream);
   std::lock_guard lock(mutex_);
   if (host_stream_ == nullptr) {
-    ALQ_ASSIGN(host_stream_, create_stream("host"));
+    ALQ_ASSIGN(host_stream_, CpuDevice::create_stream("host"));
   }
   return host_stream_.get();
 }

@@ -21,6 +21,7 @@ class DelayedDevice : public CpuDevice {
  public:
   explicit DelayedDevice(std::shared_ptr<Context> context);
 
+  Result<std::shared_ptr<Stream>> create_stream(std::string name) override;
   Result<Stream*> from_abi(const alq_stream* stream) override;
   Status wait(Stream* stream, Event& event, Deadline deadline) override;
   Status synchronize(Event& event, Deadline deadline) override;
