@@ -164,6 +164,7 @@ BOOST_AUTO_TEST_CASE(an_error_of_nccl_is_told) {
   gpu_everywhere({2}, [](Rank& rank, Gpu& gpu) {
     GpuBytes bytes(rank, gpu, 400);
     rank.check_ok(outcome(rank, gpu, sum_of(bytes, 100)), "before");
+    all_there(rank);
     if (rank.rank == 1) {
       ALQ_DOUBLE("libnccl.so.2", double_nccl_fail)(1, 6);
     } else if (rank.kind == RankKind::kThreads) {
