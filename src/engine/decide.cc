@@ -106,7 +106,7 @@ Status Engine::outcome(const kernels::StepResult& result,
                        alq_step_report* report) const {
   using kernels::StepOutcome;
   if (result.outcome == StepOutcome::kDisagree) {
-    if (result.other < 0) {  // the exchange failed, and its group knows why
+    if (result.other < 0) {  // the exchange failed: the group knows why
       ALQ_TRY(groups_.exchange->status());
       return make_error(ALQ_INTERNAL,
                         "engine {}: the ranks' exchange in a step brought "
