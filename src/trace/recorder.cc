@@ -93,8 +93,10 @@ bool unpack(const std::string& bytes, RankTrace* trace) {
   trace->rank = head.rank;
   trace->clock_offset_ns = head.clock_offset_ns;
   trace->spans.resize(head.spans);
-  std::memcpy(static_cast<void*>(trace->spans.data()), bytes.data() + at,
-              head.spans * sizeof(Span));
+  if (head.spans > 0) {
+    std::memcpy(static_cast<void*>(trace->spans.data()), bytes.data() + at,
+                head.spans * sizeof(Span));
+  }
   if (!std::all_of(trace->spans.begin(), trace->spans.end(), is_whole)) {
     return false;
   }
