@@ -15,11 +15,14 @@ __device__ void rmsnorm(const RmsnormArgs& a) {
     T* y = static_cast<T*>(a.y) + r * a.cols;
     const C squares = block_sum<C>(
         a.cols, cells, [&](int64_t j) { return up(x[j]) * up(x[j]); });
-    const C s = C{1} / std::sqrt(squares / static_cast<C>(a.cols) +
-                                 static_cast<C>(1e-5));
+    C* scale = static_cast<C*>(a.scale) + r;
+    each_of_block(1, [&](int64_t) {
+      *scale = C{1} / std::sqrt(squares / static_cast<C>(a.cols) +
+                                static_cast<C>(1e-5));
+    });
+    const C s = *scale;
     each_of_block(a.cols,
                   [&](int64_t j) { y[j] = down<T>(up(x[j]) * s * up(w[j])); });
-    each_of_block(1, [&](int64_t) { static_cast<C*>(a.scale)[r] = s; });
   }
 }
 
