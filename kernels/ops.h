@@ -136,7 +136,7 @@ struct NormBins {
   int64_t nonfinite;      // count of inf and nan seen
   int64_t first_bad;      // smallest `base` + index of one, if nonfinite > 0;
                           // else -1 (0 in zeroed bins)
-  int64_t reserved;
+  int64_t reserved;       // 0; a lock while a kernel on a GPU adds
 };
 static_assert(sizeof(NormBins) <= 256);
 

@@ -1022,7 +1022,8 @@ typedef struct alq_step_report {
 
 /* Ends a step: global norm (independent of the placement), clipping, the
  * optimizer, and new parameters for the next gathers.  lr is per group.
- * report may be NULL.
+ * report may be NULL.  If ranks are lost while others update (the error says
+ * so), parameters may be of two steps, also where every rank has them whole.
  *   On CUDA a step without report only enqueues: it allocates nothing and waits
  *   for nothing, so that it can be captured in a CUDA graph (with a report it
  *   can not).  A replay repeats the step with the weights, rates and clip norm

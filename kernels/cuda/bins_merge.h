@@ -8,6 +8,9 @@
 // f64 merge under the lock.  Its holder waits for nobody.
 #pragma once
 
+#include <cstddef>
+#include <cstring>
+
 #include "kernels/arithmetic/norm_value.h"
 #include "kernels/cuda/device.h"
 
@@ -143,15 +146,17 @@ __device__ inline void add_class_0(NormBins* bins, const uint32_t* words) {
 
 // What other multiprocessors wrote may be in no cache of this one: volatile.
 __device__ inline void merge_in_turn(NormBins* bins, const NormBins& from) {
-  constexpr int kAll = sizeof(NormBins) / sizeof(uint64_t);
+  // All but the lock.
+  static_assert(offsetof(NormBins, reserved) + 8 == sizeof(NormBins));
+  constexpr int kAll = offsetof(NormBins, reserved) / sizeof(uint64_t);
   uint64_t words[kAll];
-  NormBins sum;
+  NormBins sum = {};
   lock_bins(bins);
   volatile uint64_t* shared = reinterpret_cast<volatile uint64_t*>(bins);
   for (int i = 0; i < kAll; ++i) words[i] = shared[i];
-  std::memcpy(&sum, words, sizeof(sum));
+  std::memcpy(&sum, words, sizeof(words));
   bins_merge(&sum, from);
-  std::memcpy(words, &sum, sizeof(sum));
+  std::memcpy(words, &sum, sizeof(words));
   for (int i = 0; i < kAll; ++i) shared[i] = words[i];
   unlock_bins(bins);
 }

@@ -226,6 +226,7 @@ Status Engine::check_step(const alq_step_desc& desc) const {
 // What the step that is decided changes, if it is taken.
 Status Engine::apply(Stream* stream) {
   ALQ_TRY(update(stream));
+  ALQ_TRY(context_->faults.point("engine.updated"));
   ALQ_TRY(executor_->updated_on(stream));
   ++steps_;
   CoreError error = core_->step();
@@ -236,7 +237,16 @@ Status Engine::apply(Stream* stream) {
   // Ranks read each other's bytes: go on when all have written theirs.
   Coll barrier;
   barrier.label = "step";
-  ALQ_TRY(groups_.exchange->issue(barrier, stream, nullptr));
+  Status met = groups_.exchange->issue(barrier, stream, nullptr);
+  if (!met.ok() && plan_.open_bytes > 0) {
+    return make_error(met.code(),
+                      "engine {}: step {} was not finished by all ranks, and "
+                      "this rank's parameters may be in parts those before it; "
+                      "load a checkpoint before going on.  {}",
+                      name_, steps_, met.message())
+        .with_rank(met.rank());
+  }
+  ALQ_TRY(std::move(met));
   return executor_->updated_on(stream);
 }
 
