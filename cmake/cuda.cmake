@@ -47,31 +47,34 @@ function(alq_nvcc_flags out)
   set(${out} ${flags} PARENT_SCOPE)
 endfunction()
 
-# alq_cuda_image(target): gives it the image.
-function(alq_cuda_image target)
+# alq_cuda_fatbin(target KERNELS ... HEADERS ... INCLUDE folder... IMAGE file
+# NONE file DEFINE macro): compiles the kernels into one image and gives the
+# target IMAGE, a source that takes in the file that the macro names; without
+# nvcc it is given NONE.
+function(alq_cuda_fatbin target)
+  cmake_parse_arguments(ARG "" "IMAGE;NONE;DEFINE" "KERNELS;HEADERS;INCLUDE"
+    ${ARGN})
   if(NOT ALQ_NVCC)
-    message(STATUS "CUDA: no nvcc; the library has no kernels for GPUs "
-      "(scripts/setup --with cuda)")
-    target_sources(${target} PRIVATE
-      ${PROJECT_SOURCE_DIR}/kernels/cuda/image_none.cc)
+    target_sources(${target} PRIVATE ${ARG_NONE})
     return()
   endif()
-  message(STATUS "CUDA: kernels for sm_${ALQ_CUDA_ARCHS} by ${ALQ_NVCC}")
   set(dir ${CMAKE_CURRENT_BINARY_DIR}/cuda)
   set(image ${dir}/kernels.fatbin)
   # One compilation, for the driver loads one image.
   set(all "// All kernels.\n")
-  foreach(kernel ${ALQ_CUDA_KERNELS})
+  foreach(kernel ${ARG_KERNELS})
     string(APPEND all "#include \"${kernel}\"\n")
   endforeach()
   file(CONFIGURE OUTPUT ${dir}/kernels.cu CONTENT "${all}")
   alq_nvcc_flags(flags)
+  foreach(folder ${ARG_INCLUDE})
+    list(APPEND flags -I${folder})
+  endforeach()
   execute_process(COMMAND ${ALQ_NVCC} --help OUTPUT_VARIABLE help)
   if(help MATCHES "compress-mode")
     list(APPEND flags -compress-mode=size)
   endif()
   list(GET ALQ_CUDA_ARCHS -1 newest)
-  file(GLOB arithmetic ${PROJECT_SOURCE_DIR}/kernels/arithmetic/*.h)
   # What ptxas says of registers, and the PTX, are for scripts/cuda-resources.
   add_custom_command(OUTPUT ${image} ${dir}/kernels.log ${dir}/kernels.ptx
     COMMAND ${CMAKE_COMMAND} -E make_directory ${dir}/keep
@@ -81,12 +84,26 @@ function(alq_cuda_image target)
     COMMAND ${CMAKE_COMMAND} -E copy ${dir}/keep/kernels.compute_${newest}.ptx
       ${dir}/kernels.ptx
     COMMAND ${CMAKE_COMMAND} -E rm -r ${dir}/keep
-    DEPENDS ${dir}/kernels.cu ${ALQ_CUDA_KERNELS} ${ALQ_CUDA_HEADERS}
-      ${arithmetic} ${PROJECT_SOURCE_DIR}/kernels/ops.h
-    COMMENT "Compiling the kernels for GPUs")
-  set(source ${PROJECT_SOURCE_DIR}/kernels/cuda/image.cc)
-  target_sources(${target} PRIVATE ${source} ${image})
-  set_source_files_properties(${source} PROPERTIES
+    DEPENDS ${dir}/kernels.cu ${ARG_KERNELS} ${ARG_HEADERS}
+    COMMENT "Compiling the GPU kernels of ${target}")
+  target_sources(${target} PRIVATE ${ARG_IMAGE} ${image})
+  set_source_files_properties(${ARG_IMAGE} PROPERTIES
     OBJECT_DEPENDS ${image}
-    COMPILE_DEFINITIONS ALQ_CUDA_IMAGE="${image}")
+    COMPILE_DEFINITIONS ${ARG_DEFINE}="${image}")
+endfunction()
+
+# alq_cuda_image(target): gives it the library's own.
+function(alq_cuda_image target)
+  if(ALQ_NVCC)
+    message(STATUS "CUDA: kernels for sm_${ALQ_CUDA_ARCHS} by ${ALQ_NVCC}")
+  else()
+    message(STATUS "CUDA: no nvcc; the library has no kernels for GPUs "
+      "(scripts/setup --with cuda)")
+  endif()
+  set(dir ${PROJECT_SOURCE_DIR}/kernels)
+  file(GLOB arithmetic ${dir}/arithmetic/*.h)
+  alq_cuda_fatbin(${target} KERNELS ${ALQ_CUDA_KERNELS}
+    HEADERS ${ALQ_CUDA_HEADERS} ${arithmetic} ${dir}/ops.h
+    IMAGE ${dir}/cuda/image.cc NONE ${dir}/cuda/image_none.cc
+    DEFINE ALQ_CUDA_IMAGE)
 endfunction()

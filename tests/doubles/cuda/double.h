@@ -11,6 +11,8 @@
 //   ALIQUOT_DOUBLE_DELAY_US  longest delay before an item; default 200, 0: none
 //   ALIQUOT_DOUBLE_DEVICES   devices; default 2
 //   ALIQUOT_DOUBLE_MUTATE    as double_mutate
+//   ALIQUOT_DOUBLE_KERNELS   library that adds kernels; loaded before the first
+//                            module
 #pragma once
 
 #include <cstddef>

@@ -2,8 +2,11 @@
 // has added, or a .cu source compiled for it.
 #include "kernels/cuda/kernels.h"
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <string_view>
 
@@ -83,6 +86,18 @@ bool is_image(const void* image) {
          begins("aliquot double");
 }
 
+// What ALIQUOT_DOUBLE_KERNELS names adds its kernels when it is loaded.
+void load_more_kernels() {
+  static const bool once = [] {
+    const char* path = std::getenv("ALIQUOT_DOUBLE_KERNELS");
+    if (path != nullptr && dlopen(path, RTLD_NOW | RTLD_LOCAL) == nullptr) {
+      violation("ALIQUOT_DOUBLE_KERNELS: %s", dlerror());
+    }
+    return true;
+  }();
+  static_cast<void>(once);
+}
+
 CUresult check_shape(unsigned grid_x, unsigned grid_y, unsigned grid_z,
                      unsigned block_x, unsigned block_y, unsigned block_z,
                      unsigned shared) {
@@ -140,6 +155,7 @@ DOUBLE_API void double_add_kernel(const char* name, DoubleKernel run,
 }
 
 DOUBLE_API CUresult cuModuleLoadData(CUmodule* module, const void* image) {
+  load_more_kernels();
   Lock lock(state().mutex);
   count("module");
   ContextImpl* context = current_context();
