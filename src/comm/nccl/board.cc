@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "comm/mem/whereabouts.h"
-
 namespace aliquot::nccl {
 namespace {
 
@@ -88,7 +86,7 @@ uint64_t Board::published(int32_t rank) const {
 
 uint64_t Board::publish(Call call, std::span<const int64_t> counts,
                         const char* label) {
-  mem::seal_call(&call, counts);
+  seal_call(&call, counts);
   Print print;
   print.number = ++issued_;
   print.rolling = rolling_ = roll(rolling_, call);
@@ -140,7 +138,7 @@ std::optional<Mismatch> Board::compare() {
 }
 
 std::string Board::print_text(const Print& print) const {
-  return mem::call_text(print.call) + mem::label_text(print.label);
+  return call_text(print.call) + label_text(print.label);
 }
 
 Mismatch Board::first_difference(int32_t rank, uint64_t from,
@@ -154,7 +152,7 @@ Mismatch Board::first_difference(int32_t rank, uint64_t from,
     if (a->rolling == b->rolling) continue;
     found.number = n;
     std::string left = print_text(*a), right = print_text(*b);
-    if (mem::same_call(a->call, b->call)) {
+    if (same_call(a->call, b->call)) {
       found.text = fmt::format(
           "rank {} and rank {} disagree on a call before operation {} of group "
           "\"{}\"; all ranks must make the same calls in the same order",

@@ -13,13 +13,12 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "comm/call.h"
 #include "comm/group.h"
-#include "comm/mem/call.h"
 
 namespace aliquot::nccl {
-
-using mem::Call;
 
 // One call as the others see it.
 struct Print {

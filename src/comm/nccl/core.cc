@@ -1,7 +1,6 @@
 // Following operations: what is done, what is wrong, and the end of a group.
 #include "comm/nccl/core.h"
 
-#include "comm/mem/whereabouts.h"
 #include "device/cpu/fork.h"
 
 namespace aliquot::nccl {
@@ -133,7 +132,7 @@ std::optional<NcclCore::Tracked> NcclCore::oldest() {
 }
 
 std::string NcclCore::what(const Tracked& op) const {
-  std::string call = mem::call_text(op.call) + mem::label_text(op.label);
+  std::string call = call_text(op.call) + label_text(op.label);
   if (op.number == 0 && op.peer >= 0) {
     return fmt::format("{} of group \"{}\" with rank {}", call, name,
                        world_rank(op.peer));

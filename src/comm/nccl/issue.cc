@@ -56,8 +56,8 @@ Call NcclCore::describe(const Coll& coll) const {
   call.out_dtype = coll.out_dtype;
   call.op = is_reduction(coll.kind) ? coll.op : 0;
   call.root = is_rooted(coll.kind) ? coll.root : 0;
-  if (coll.accumulate) call.flags |= mem::kCallAccumulate;
-  if (coll.factor.has_value()) call.flags |= mem::kCallPremul;
+  if (coll.accumulate) call.flags |= kCallAccumulate;
+  if (coll.factor.has_value()) call.flags |= kCallPremul;
   // The counts of all_to_all_v differ between ranks.
   if (coll.kind == CollKind::kAllToAllV) return call;
   call.count = coll.count;

@@ -189,7 +189,8 @@ NcclResult end_group() {
       }
     }
     if (into == nullptr) {
-      into = new Launch{call.comm, {}, false};  // a graph may run it at any time
+      into =
+          new Launch{call.comm, {}, false};  // a graph may run it at any time
       launches.push_back(into);
       streams.push_back(call.stream);
     }
