@@ -9,6 +9,7 @@ and backward saw: stale, early or late bytes change the result.
 import array
 import ctypes
 import hashlib
+import json
 import os
 import sys
 import threading
@@ -147,6 +148,15 @@ class Scripted:
         self.seen = [ctypes.create_string_buffer(max(n * size, 1))
                      for n in self.counts]
         self.draws = {}
+        if world.stream is not None:
+            self.stream.doubles.cuda.double_engine(
+                world.stream.device_id, self.bundles())
+
+    def bundles(self):
+        text = ctypes.create_string_buffer(1 << 16)
+        self.engine.call("alq_engine_plan_text", _ffi.ALQ_FORMAT_JSON, text,
+                         len(text), None)
+        return len(json.loads(text.value)["bundles"])
 
     def op(self, **fields):
         self.stream.put(Op(dtype=KINDS[self.dtype], **fields))
@@ -292,15 +302,22 @@ def one_step(model, step, replayed=False):
     return told(model.engine.step(0.01, 0.1, cell.clip, wants))
 
 
-def run(world, cell, ops, doubles):
-    """All steps of a cell on one rank: what came of it, in comparable form."""
+def nothing(point, model):
+    pass
+
+
+def run(world, cell, ops, doubles, at=nothing):
+    """All steps of a cell on one rank: what came of it, in comparable form.
+    at(point, model) is called on the way: "committed", "step", "released"."""
     stream = Stream(world, ops, doubles)
     model = Scripted(world, cell, stream)
+    at("committed", model)
     reports = []
     for step in range(cell.steps):
         if cell.captures and step == 1 and world.stream is not None:
             replay(model, stream, cell.steps - 1)
             break
+        at("step", model)
         reports.append(one_step(model, step))
         if cell.streams == 2:
             stream.change()
@@ -313,6 +330,7 @@ def run(world, cell, ops, doubles):
         seen.append(digest(model.read(what)))
     if cell.drops:  # released while its streams are busy
         one_step(model, cell.steps)
+        at("released", model)
         model.engine.c.alq_engine_release(model.engine.handle)
         stream.sync()
     else:
