@@ -67,6 +67,9 @@ class Device {
   // Blocks the caller, helping.
   virtual Status synchronize(Event& event, Deadline deadline) = 0;
   virtual Status synchronize(Stream& stream, Deadline deadline) = 0;
+  // Fails while the stream only notes its operations for later launches: then
+  // the host can not wait for them.
+  virtual Status check_waitable(Stream&) { return {}; }
 
   // Keeps the object alive until the stream has done what it has now.
   virtual Status pin(Stream& stream, std::shared_ptr<void> object) = 0;

@@ -21,6 +21,7 @@ bool Executor::norm_on_the_way(const SegmentPlan& p) const {
 Status Executor::reduce(int32_t bundle, Stream* caller) {
   ALQ_TRY(context_->faults.point("engine.reduce"));
   BundleEvents& events = events_[static_cast<size_t>(bundle)];
+  reducing_ = true;
   ALQ_TRY(device_->record(*events.written, caller));
   ALQ_TRY(device_->wait(reduce_stream_.get(), *events.written,
                         context_->deadline(0)));

@@ -280,6 +280,9 @@ Status Engine::step_now(const alq_step_desc& desc, Stream* stream,
 // the same on all ranks, whoever asks: that parameters change.
 Status Engine::step_later(const alq_step_desc& desc, Stream* stream,
                           alq_step_report* report) {
+  if (report != nullptr && stream != nullptr) {
+    ALQ_TRY(device_->check_waitable(*stream));
+  }
   ALQ_TRY(executor_->order_before(stream, deadline()));
   trace::Span span;
   span.lane = trace::Lane::kStep;

@@ -81,16 +81,21 @@ Result<Stream*> CudaDevice::from_abi(const alq_stream* stream) {
   return (callers_[handle] = std::move(wrapped)).get();
 }
 
-Status CudaDevice::synchronize(Stream& stream, Deadline deadline) {
+Status CudaDevice::check_waitable(Stream& stream) {
   ALQ_TRY(core_->healthy());
   ContextScope scope(*core_);
   ALQ_TRY(scope.status());
   ALQ_ASSIGN(uint64_t captured, core_->capture(handle_of(stream)));
-  if (captured != 0) {
-    return make_error(ALQ_FAILED_PRECONDITION,
-                      "{} is being captured and can not be waited for",
-                      what_of(stream));
-  }
+  if (captured == 0) return {};
+  return make_error(ALQ_FAILED_PRECONDITION,
+                    "{} is being captured and can not be waited for",
+                    what_of(stream));
+}
+
+Status CudaDevice::synchronize(Stream& stream, Deadline deadline) {
+  ALQ_TRY(check_waitable(stream));
+  ContextScope scope(*core_);
+  ALQ_TRY(scope.status());
   return core_->drain(handle_of(stream), deadline, what_of(stream).c_str());
 }
 
@@ -138,17 +143,22 @@ Status CudaDevice::wait(Stream* stream, Event& event, Deadline deadline) {
   ALQ_TRY(core_->healthy());
   ContextScope scope(*core_);
   ALQ_TRY(scope.status());
-  if (e.capture == 0) {
-    ALQ_ASSIGN(uint64_t captured, core_->capture(handle_of(*stream)));
-    if (captured != 0) return wait_outside(e.handle);
+  const uint64_t inside = e.capture;
+  ALQ_ASSIGN(uint64_t captured, core_->capture(handle_of(*stream)));
+  if (captured != 0 && captured != inside) {
+    return inside == 0 ? wait_outside(e.handle) : Status{};
   }
-  return core_->check(
-      core_->api().stream_wait_event(handle_of(*stream), e.handle, 0),
-      "cuStreamWaitEvent");
+  // Joins the capture, if that is still going on.
+  CUresult result =
+      core_->api().stream_wait_event(handle_of(*stream), e.handle, 0);
+  if (inside != 0 && result == kCapturedEvent) return {};
+  return core_->check(result, "cuStreamWaitEvent");
 }
 
 // A capture can not wait for what is outside of it, and need not for what has
-// happened: every launch of the graph comes later.
+// happened: every launch of the graph comes later.  The other way round nobody
+// waits for a capture: it did nothing, and its graph's launches are known to
+// the caller alone, who orders them.
 Status CudaDevice::wait_outside(CUevent event) {
   CUresult result = core_->query(event);
   if (result != kNotReady) return core_->check(result, "cuEventQuery");
@@ -169,7 +179,7 @@ bool CudaDevice::done(const Event& event) const {
 Status CudaDevice::synchronize(Event& event, Deadline deadline) {
   CudaEvent& e = cuda_event(event);
   ALQ_TRY(core_->healthy());
-  if (!e.recorded) return {};
+  if (!e.recorded || e.capture != 0) return {};
   ContextScope scope(*core_);
   ALQ_TRY(scope.status());
   return core_->wait(e.handle, deadline, "an event");

@@ -38,6 +38,7 @@ class CudaDevice : public Device, public CudaPort {
   bool done(const Event& event) const override;
   Status synchronize(Event& event, Deadline deadline) override;
   Status synchronize(Stream& stream, Deadline deadline) override;
+  Status check_waitable(Stream& stream) override;
   Status pin(Stream& stream, std::shared_ptr<void> object) override;
   Status launch(Stream* stream, kernels::OpCode op, const void* args,
                 size_t args_bytes) override;

@@ -66,11 +66,27 @@ void double_add_kernel(const char* name, DoubleKernel run, size_t bytes);
 //   drop_launch:k      the k-th launch is lost
 //   late_arguments:k   the k-th launch reads its parameter when it runs
 //   short_copy:k       the k-th copy lacks its last byte
+//   default_stream:k   the k-th launch is put on the legacy stream
+//   other_stream:k     the k-th launch is put on another stream of its context
+//   ignore_skip:k      the k-th launch of an optimizer does not see that the
+//                      step is skipped
+// k 0: all of them.
 // With `name=NAME` before them only kernels whose name has NAME in it count:
-// "name=adamw,short_tail:1".
+// "name=adamw,short_tail:1".  With `site=SITE` only waits or records at
+// sites that begin so count.
 int double_mutate(const char* text);
 // How often the fault was put in.
 int64_t double_mutated(void);
+
+// From now on every call site of waits and records is noted, "kind offset event
+// stream": where in the library the call of the device comes from; and what it
+// is for, if double_engine was told of the engine: "gathered", "caller"...
+void double_sites(int on);
+// A line per site with its number of calls; returns the bytes it takes.
+size_t double_sites_text(char* text, size_t size);
+// The calling thread's engine on this device has just been committed: its
+// streams and events are the last ones that were made (executor.cc).
+void double_engine(int device, int bundles);
 
 // The next call (or kernel, for "kernel") fails with this CUresult; sticky: and
 // all later ones of its context.  `entry` is a driver function's name.

@@ -148,7 +148,11 @@ DOUBLE_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
     return kInvalidContext;
   }
   // A context that nobody holds is destroyed, and its error with it.
-  if (--context->retained == 0) context->sticky = kSuccess;
+  if (--context->retained == 0) {
+    context->sticky = kSuccess;
+    context->streams = context->events_since = 0;
+    context->engine_streams = -1;
+  }
   return kSuccess;
 }
 

@@ -27,12 +27,24 @@ struct Kernel {
   DoubleKernel run = nullptr;
   size_t bytes = kMostBytes;
   int64_t count_at = -1;  // where the struct keeps its number of elements
+  int64_t scalars_at = -1;  // and an optimizer's what was decided
 };
 
 template <typename Args>
 constexpr int64_t count_offset() {
   if constexpr (requires(Args a) { a.count; }) {
     return offsetof(Args, count);
+  } else {
+    return -1;
+  }
+}
+
+template <typename Args>
+constexpr int64_t scalars_offset() {
+  constexpr bool kOptimizer = std::is_same_v<Args, kernels::AdamWArgs> ||
+                              std::is_same_v<Args, kernels::SgdArgs>;
+  if constexpr (kOptimizer) {
+    return offsetof(Args, scalars);
   } else {
     return -1;
   }
@@ -45,7 +57,8 @@ std::map<std::string, Kernel>* compiled() {
 #define DOUBLE_KERNEL(name, Args, kind)                                       \
   (*table)[#name] = {#name,                                                   \
                      reinterpret_cast<DoubleKernel>(cuda_host_kernel(#name)), \
-                     sizeof(Args), count_offset<Args>()};
+                     sizeof(Args), count_offset<Args>(),                      \
+                     scalars_offset<Args>()};
   ALQ_CUDA_KERNELS(DOUBLE_KERNEL)
 #undef DOUBLE_KERNEL
   return table;
@@ -71,6 +84,25 @@ void shorten(Parameter& p, int64_t offset) {
   std::memcpy(&n, p.bytes.data() + offset, sizeof n);
   --n;
   std::memcpy(p.bytes.data() + offset, &n, sizeof n);
+}
+
+// As if the step was taken.
+void take_step(Parameter& p, int64_t offset, kernels::StepScalars* own) {
+  const kernels::StepScalars* decided = nullptr;
+  std::memcpy(&decided, p.bytes.data() + offset, sizeof decided);
+  *own = *decided;
+  own->skip = 0;
+  std::memcpy(p.bytes.data() + offset, &own, sizeof own);
+}
+
+StreamImpl* another_stream(StreamImpl* stream) {
+  for (StreamImpl* other : handles().streams) {
+    if (other != stream && other->context == stream->context &&
+        other->capture == nullptr && other->number > 1) {
+      return other;
+    }
+  }
+  return stream;
 }
 
 // An image as nvcc makes it, or the text that stands for one in tests.
@@ -124,10 +156,15 @@ CUresult enqueue(const Kernel& kernel, unsigned grid, unsigned block,
     shorten(*parameter, kernel.count_at);
   }
   if (mutate("short_grid", name)) --grid;
+  bool takes = kernel.scalars_at >= 0 && mutate("ignore_skip", name);
+  if (mutate("default_stream", name)) stream = legacy_stream();
   const void* late = mutate("late_arguments", name) ? argument : nullptr;
   const Kernel* k = &kernel;
   StreamImpl* s = find_stream(stream, "cuLaunchKernel");
   if (s == nullptr) return kInvalidHandle;
+  if (mutate("other_stream", name)) {
+    stream = reinterpret_cast<CUstream>(another_stream(s));
+  }
   ContextImpl* context = s->context;
   return submit(stream, "cuLaunchKernel", [=] {
     if (late != nullptr) std::memcpy(parameter->bytes.data(), late, k->bytes);
@@ -138,6 +175,8 @@ CUresult enqueue(const Kernel& kernel, unsigned grid, unsigned block,
     if (grid == 0) return;
     // A kernel may change its parameters; the next replay has them afresh.
     Parameter own = *parameter;
+    kernels::StepScalars scalars;
+    if (takes) take_step(own, k->scalars_at, &scalars);
     void* parameters[] = {own.bytes.data()};
     k->run(parameters, grid, block, shared);
   });

@@ -39,7 +39,20 @@ std::vector<ContextImpl*>& stack() {
 constexpr const char* kMutations[] = {
     "drop_wait",      "drop_record",    "early_done",
     "swap_arguments", "short_tail",     "short_grid",
-    "drop_launch",    "late_arguments", "short_copy"};
+    "drop_launch",    "late_arguments", "short_copy",
+    "default_stream", "other_stream",   "ignore_skip"};
+
+// "PREFIXvalue,rest": false if there is no comma.
+bool take_prefix(std::string_view prefix, std::string_view& rest,
+                 std::string& value) {
+  if (!rest.starts_with(prefix)) return true;
+  rest.remove_prefix(prefix.size());
+  size_t comma = rest.find(',');
+  if (comma == std::string_view::npos) return false;
+  value = rest.substr(0, comma);
+  rest.remove_prefix(comma + 1);
+  return true;
+}
 
 [[gnu::constructor]] void load() {
   cuda_host_seed(state().seed);
@@ -80,7 +93,7 @@ void violation(const char* format, ...) {
   state().violations.fetch_add(1);
 }
 
-bool mutate(const char* name, const char* kernel) {
+bool mutate(const char* name, const char* kernel, const std::string& site) {
   Lock lock(state().mutex);
   Mutation& m = state().mutation;
   if (m.name != name) return false;
@@ -89,8 +102,10 @@ bool mutate(const char* name, const char* kernel) {
        std::string_view(kernel).find(m.kernel) == std::string_view::npos)) {
     return false;
   }
+  if (!site.starts_with(m.site)) return false;
   ++m.seen;
-  bool hit = m.name == "early_done" ? m.seen >= m.at : m.seen == m.at;
+  bool hit = m.at == 0 || (m.name == "early_done" ? m.seen >= m.at
+                                                  : m.seen == m.at);
   if (hit) ++state().mutated;
   return hit;
 }
@@ -155,13 +170,9 @@ DOUBLE_API void double_step(int on) { state().step = on != 0; }
 DOUBLE_API int double_mutate(const char* text) {
   Mutation m;
   std::string_view rest = text == nullptr ? "" : text;
-  constexpr std::string_view kName = "name=";
-  if (rest.starts_with(kName)) {
-    rest.remove_prefix(kName.size());
-    size_t comma = rest.find(',');
-    if (comma == std::string_view::npos) return -1;
-    m.kernel = rest.substr(0, comma);
-    rest.remove_prefix(comma + 1);
+  if (!take_prefix("name=", rest, m.kernel) ||
+      !take_prefix("site=", rest, m.site)) {
+    return -1;
   }
   if (!rest.empty()) {
     size_t colon = rest.find(':');
@@ -171,7 +182,7 @@ DOUBLE_API int double_mutate(const char* text) {
       std::string_view number = rest.substr(colon + 1);
       const char* end = number.data() + number.size();
       auto [at, error] = std::from_chars(number.data(), end, m.at);
-      if (error != std::errc() || at != end || m.at < 1) return -1;
+      if (error != std::errc() || at != end || m.at < 0) return -1;
     }
     bool known = false;
     for (const char* name : kMutations) known = known || m.name == name;

@@ -19,13 +19,18 @@ using namespace aliquot::cuda;  // the driver's types and results
 struct ContextImpl {
   int device = 0;
   int retained = 0;
+  int streams = 0;          // created so far
+  int events_since = 0;     // created since the last stream was
+  int engine_streams = -1;  // `streams` when the engine had made its own
+  int bundles = 0;
   std::atomic<CUresult> sticky{kSuccess};
 };
 
 // A fault asked for by double_mutate.
 struct Mutation {
   std::string name, kernel;
-  int64_t at = 0;    // which occurrence
+  std::string site;  // of waits and records: only there
+  int64_t at = 0;    // which occurrence; 0: all
   int64_t seen = 0;  // occurrences so far
 };
 
@@ -47,6 +52,8 @@ struct State {
 
   std::map<std::string, int64_t> counts;
   Mutation mutation;
+  bool notes_sites = false;
+  std::map<std::string, int64_t> sites;  // calls from each
   int64_t mutated = 0;
   std::vector<InjectedFailure> failures;
 };
@@ -59,8 +66,10 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 void count(const char* what);
 [[gnu::format(printf, 1, 2)]] void violation(const char* format, ...);
 
-// Is this the occurrence that the fault `name` asks for?  kernel: of a launch.
-bool mutate(const char* name, const char* kernel = nullptr);
+// Is this the occurrence that the fault `name` asks for?  kernel: of a launch;
+// site: of a wait or record.
+bool mutate(const char* name, const char* kernel = nullptr,
+            const std::string& site = {});
 // The failure asked for at this entry point, or kSuccess; null context: none
 // to make sticky.
 CUresult injected(const char* entry, ContextImpl* context);

@@ -62,6 +62,7 @@ struct StreamImpl {
 
   ContextImpl* const context;
   const unsigned flags;
+  int number = 0;  // of its context's, from 1
   // Guarded by state().mutex.
   std::shared_ptr<Capture> capture;
   std::vector<size_t> tail;  // the captured nodes its next one comes after
@@ -76,6 +77,9 @@ struct StreamImpl {
 // Also CUevent_st.
 struct EventImpl {
   unsigned flags = 0;
+  // When it was made: how many streams its context had, and how many events
+  // since the last of those.
+  int streams = 0, number = 0;
   std::shared_ptr<Point> point;      // null: not recorded, counts as reached
   std::shared_ptr<Capture> capture;  // not null: recorded in it
   std::vector<size_t> after;

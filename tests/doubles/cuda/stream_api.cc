@@ -1,4 +1,5 @@
 // The driver's stream and event functions.
+#include "tests/doubles/cuda/sites.h"
 #include "tests/doubles/cuda/stream.h"
 
 using namespace aliquot::cuda_double;
@@ -13,6 +14,8 @@ DOUBLE_API CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags,
   if (CUresult sticky = context->sticky) return sticky;
   count("stream");
   auto* s = new StreamImpl(context, flags);
+  s->number = ++context->streams;
+  context->events_since = 0;
   handles().streams.insert(s);
   *stream = reinterpret_cast<CUstream>(s);
   return kSuccess;
@@ -100,6 +103,8 @@ DOUBLE_API CUresult cuEventCreate(CUevent* event, unsigned flags) {
   count("event");
   auto* e = new EventImpl;
   e->flags = flags;
+  e->streams = context->streams;
+  e->number = context->events_since++;
   handles().events.insert(e);
   *event = reinterpret_cast<CUevent>(e);
   return kSuccess;
@@ -120,10 +125,12 @@ DOUBLE_API CUresult cuEventRecord(CUevent event, CUstream stream) {
   EventImpl* e = find_event(event);
   StreamImpl* s = find_stream(stream, "cuEventRecord");
   if (e == nullptr || s == nullptr) return kInvalidHandle;
+  const std::string site =
+      site_of("record", *e, *s, __builtin_return_address(0));
   if (CUresult failed = injected("cuEventRecord", s->context)) return failed;
   if (CUresult sticky = s->context->sticky) return sticky;
   if (s->capture != nullptr && s->capture->invalid) return kCaptureInvalidated;
-  if (mutate("drop_record")) return kSuccess;
+  if (mutate("drop_record", nullptr, site)) return kSuccess;
   if (s->capture != nullptr) {
     e->capture = s->capture;
     e->after = s->tail;
@@ -143,6 +150,7 @@ DOUBLE_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event,
   EventImpl* e = find_event(event);
   StreamImpl* s = find_stream(stream, "cuStreamWaitEvent");
   if (e == nullptr || s == nullptr) return kInvalidHandle;
+  const std::string site = site_of("wait", *e, *s, __builtin_return_address(0));
   if (CUresult failed = injected("cuStreamWaitEvent", s->context)) {
     return failed;
   }
@@ -154,7 +162,7 @@ DOUBLE_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event,
       s->capture->invalid = e->capture->invalid = true;
       return kCaptureMerge;
     }
-    if (mutate("drop_wait")) return kSuccess;
+    if (mutate("drop_wait", nullptr, site)) return kSuccess;
     if (s->capture == nullptr) join(s, e->capture);
     add(s->tail, e->after);
     return kSuccess;
@@ -164,7 +172,7 @@ DOUBLE_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event,
     s->capture->invalid = true;
     return kCaptureIsolation;
   }
-  if (mutate("drop_wait")) return kSuccess;
+  if (mutate("drop_wait", nullptr, site)) return kSuccess;
   s->push([point = e->point] { point->wait(); });
   return kSuccess;
 }

@@ -2,7 +2,8 @@
 //
 // Non-blocking communicators answer "in progress" for a few polls after every
 // call, and what was called takes effect only then.  Ranks must issue what
-// concerns two of them in the same order, on all communicators of a family;
+// concerns two of them in the same order, on all communicators of a family, and
+// run them one after the other unless NCCL_LAUNCH_ORDER_IMPLICIT is 1;
 // one host thread at a time may be inside for a rank.
 #include <dlfcn.h>
 #include <unistd.h>
@@ -420,6 +421,7 @@ NCCL_API NcclResult ncclCommInitRankConfig(CommHandle* out, int size,
   if (result != kSuccess) return result;
   comm->family = comm->shared;
   comm->inside = new std::atomic<int32_t>(0);
+  comm->working = new std::atomic<int32_t>(0);
   for (int32_t q = 0; q < size; ++q) comm->root_ranks.push_back(q);
   *out = as_handle(comm);
   return begin(*comm, [comm] { return attached(*comm); });
@@ -473,6 +475,7 @@ NCCL_API NcclResult ncclCommSplit(CommHandle handle, int color, int key,
     }
     child->family = parent->family;
     child->inside = parent->inside;
+    child->working = parent->working;
     for (int32_t q : members) {
       child->root_ranks.push_back(parent->root_ranks[static_cast<size_t>(q)]);
     }

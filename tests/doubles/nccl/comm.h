@@ -72,6 +72,7 @@ struct Comm {
   Shared* family = nullptr;
   uint64_t uid = 0;                        // the same on all ranks
   std::atomic<int32_t>* inside = nullptr;  // host threads, per rank and family
+  std::atomic<int32_t>* working = nullptr;  // launches that run, likewise
 
   // What must happen before the state is "success" again; true: it did.
   std::function<bool()> pending;

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 
 #include "tests/doubles/nccl/comm.h"
@@ -201,10 +202,31 @@ bool run_messages(Comm& comm, const std::vector<CallOf>& calls) {
 
 }  // namespace
 
+namespace {
+
+bool healthy(const Comm& comm) {
+  return !comm.aborted.load() && comm.error.load() == kSuccess;
+}
+
+// Each might take what the other needs to go on, on some rank.
+bool orders_launches() {
+  static const bool orders = [] {
+    const char* flag = std::getenv("NCCL_LAUNCH_ORDER_IMPLICIT");
+    return flag != nullptr && std::strcmp(flag, "1") == 0;
+  }();
+  return orders;
+}
+
+}  // namespace
+
 void run_launch(Launch& launch) {
   Comm& comm = *launch.comm;
   comm.running.fetch_add(1);
-  bool well = !comm.aborted.load() && comm.error.load() == kSuccess;
+  bool well = healthy(comm);
+  if (comm.working->fetch_add(1) != 0 && well && !orders_launches()) {
+    violation("operations of two communicators run at the same time on rank " +
+              std::to_string(comm.rank) + " of " + comm.name);
+  }
   std::vector<CallOf> messages;
   for (const CallOf& call : launch.calls) {
     if (call.kind == kSendCall || call.kind == kRecvCall) {
@@ -215,6 +237,7 @@ void run_launch(Launch& launch) {
   }
   if (well) run_messages(comm, messages);
   if (!launch.captured) comm.completed.fetch_add(1);
+  comm.working->fetch_sub(1);
   comm.running.fetch_sub(1);
 }
 
