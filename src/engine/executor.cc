@@ -354,34 +354,6 @@ Status Executor::drain(Deadline deadline) {
   return {};
 }
 
-<<<<<<< HEAD
-=======
-Status Executor::order_before(Stream* caller, Deadline deadline) {
-  // A stream without work is no part of a capture, and could not be recorded.
-  if (gathering_) {
-    ALQ_TRY(device_->record(*gathers_, gather_stream_.get()));
-    ALQ_TRY(device_->wait(caller, *gathers_, deadline));
-  }
-  if (reducing_) {
-    ALQ_TRY(device_->record(*reductions_, reduce_stream_.get()));
-    ALQ_TRY(device_->wait(caller, *reductions_, deadline));
-  }
-  gathering_ = reducing_ = false;
-  return device_->wait(caller, *updated_, deadline);
-}
-
-Status Executor::set_steps(int64_t steps) {
-  kernels::FillArgs set{&step_memory_.counters->steps, 1,
-                        static_cast<uint64_t>(steps), 8};
-  if (!asynchronous_) return launch(nullptr, kernels::OpCode::kFill, set);
-  Stream* stream = gather_stream_.get();
-  gathering_ = true;
-  ALQ_TRY(device_->wait(stream, *updated_, context_->deadline(0)));
-  ALQ_TRY(launch(stream, kernels::OpCode::kFill, set));
-  return updated_on(stream);
-}
-
->>>>>>> suites
 void Executor::retire(const std::shared_ptr<void>& self) {
   // The caller's streams may still write this memory.  Waiting streams are
   // behind them, and hold it as long.

@@ -197,12 +197,9 @@ class Executor {
   std::vector<BundleEvents> events_;
   std::shared_ptr<Event> updated_, used_;
   std::shared_ptr<Event> gathers_, reductions_;  // all so far, for order_before
-<<<<<<< HEAD
   std::shared_ptr<Event> met_;  // all ranks, after the last step's decision
-=======
   // The stream got something since then.
   bool gathering_ = false, reducing_ = false;
->>>>>>> suites
   std::vector<int32_t> grad_slot_user_;  // bundle that reduced from it last
   std::vector<std::vector<int64_t>> bases_;
   // Per bundle and segment, as the collectives want them.

@@ -4,16 +4,22 @@
 namespace aliquot::engine {
 
 Status Executor::order_before(Stream* caller, Deadline deadline) {
-  ALQ_TRY(device_->record(*gathers_, gather_stream_.get()));
-  ALQ_TRY(device_->record(*reductions_, reduce_stream_.get()));
-  for (Event* event : {gathers_.get(), reductions_.get(), updated_.get()}) {
-    ALQ_TRY(device_->wait(caller, *event, deadline));
+  // A stream without work is no part of a capture, and could not be recorded.
+  if (gathering_) {
+    ALQ_TRY(device_->record(*gathers_, gather_stream_.get()));
+    ALQ_TRY(device_->wait(caller, *gathers_, deadline));
   }
-  return {};
+  if (reducing_) {
+    ALQ_TRY(device_->record(*reductions_, reduce_stream_.get()));
+    ALQ_TRY(device_->wait(caller, *reductions_, deadline));
+  }
+  gathering_ = reducing_ = false;
+  return device_->wait(caller, *updated_, deadline);
 }
 
 Status Executor::meet_after(Event& decided) {
   Stream* stream = reduce_stream_.get();
+  reducing_ = true;
   ALQ_TRY(device_->wait(stream, decided, context_->deadline(0)));
   Coll barrier;
   barrier.label = "step decided";
@@ -26,6 +32,7 @@ Status Executor::set_steps(int64_t steps) {
                         static_cast<uint64_t>(steps), 8};
   if (!asynchronous_) return launch(nullptr, kernels::OpCode::kFill, set);
   Stream* stream = gather_stream_.get();
+  gathering_ = true;
   ALQ_TRY(device_->wait(stream, *updated_, context_->deadline(0)));
   ALQ_TRY(launch(stream, kernels::OpCode::kFill, set));
   return updated_on(stream);
