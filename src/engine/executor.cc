@@ -364,7 +364,7 @@ Status Executor::order_before(Stream* caller, Deadline deadline) {
     ALQ_TRY(device_->wait(caller, *reductions_, deadline));
   }
   gathering_ = reducing_ = false;
-  return device_->wait(caller, *updated_, deadline);
+  return {};  // reductions come after updates: open_grads waited for them
 }
 
 Status Executor::set_steps(int64_t steps) {
@@ -380,10 +380,8 @@ Status Executor::set_steps(int64_t steps) {
 
 void Executor::retire(const std::shared_ptr<void>& self) {
   // The caller's streams may still write this memory.  Waiting streams are
-  // behind them, and hold it as long.
-  for (Event* event : {updated_.get(), used_.get()}) {
-    (void)device_->wait(gather_stream_.get(), *event, context_->deadline(0));
-  }
+  // behind them, and hold it as long.  Every update is before such a use.
+  (void)device_->wait(gather_stream_.get(), *used_, context_->deadline(0));
   for (std::shared_ptr<Stream>* stream : {&gather_stream_, &reduce_stream_}) {
     // Can only fail for want of memory: then there is nothing to keep either.
     if (!device_->pin(**stream, self).ok()) continue;
