@@ -356,9 +356,11 @@ Status Executor::drain(Deadline deadline) {
 
 void Executor::retire(const std::shared_ptr<void>& self) {
   // The caller's streams may still write this memory.  Waiting streams are
-  // behind them, and hold it as long.
-  for (Event* event : {updated_.get(), used_.get()}) {
-    (void)device_->wait(gather_stream_.get(), *event, context_->deadline(0));
+  // behind them, and hold it as long.  Where streams run by themselves, every
+  // update is before such a use.
+  (void)device_->wait(gather_stream_.get(), *used_, context_->deadline(0));
+  if (!asynchronous_) {
+    (void)device_->wait(gather_stream_.get(), *updated_, context_->deadline(0));
   }
   for (std::shared_ptr<Stream>* stream : {&gather_stream_, &reduce_stream_}) {
     // Can only fail for want of memory: then there is nothing to keep either.

@@ -121,7 +121,7 @@ class Engine:
     def __init__(self, world, **desc):
         self.world = world
         self.c, self.call_ = world.library.c, world.library.call
-        desc = make(_ffi.alq_engine_desc, poison=1, **desc)
+        desc = make(_ffi.alq_engine_desc, **{"poison": 1, **desc})
         self.handle = world.library.make_handle("alq_engine_create", world.mesh,
                                                 ctypes.byref(desc))
 

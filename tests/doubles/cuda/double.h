@@ -60,7 +60,7 @@ void double_add_kernel(const char* name, DoubleKernel run, size_t bytes);
 //   drop_wait:k        the k-th stream wait is lost
 //   drop_record:k      the k-th event record is lost
 //   early_done:k       from the k-th on, queries of unfinished events say done
-//   swap_arguments:k   the k-th launch has its first two words swapped
+//   swap_arguments:k   the k-th launch has its first two pointers swapped
 //   short_tail:k       the k-th launch does one element less
 //   short_grid:k       the k-th launch lacks its last block
 //   drop_launch:k      the k-th launch is lost
@@ -91,6 +91,10 @@ void double_engine(int device, int bundles);
 // The next call (or kernel, for "kernel") fails with this CUresult; sticky: and
 // all later ones of its context.  `entry` is a driver function's name.
 void double_fail(const char* entry, int result, int sticky);
+
+// Looks for what was written outside of blocks or after they were freed, as the
+// end of the process does.
+void double_check_memory(void);
 
 // Bytes allocated and not freed, device and host together.
 int64_t double_live_bytes(void);

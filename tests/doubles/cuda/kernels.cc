@@ -74,9 +74,14 @@ struct Parameter {
   alignas(64) std::array<std::byte, kMostBytes> bytes = {};
 };
 
+// The first and the next one that is not null either.
 void swap_words(Parameter& p) {
-  std::byte* at = p.bytes.data();
-  std::swap_ranges(at, at + sizeof(uint64_t), at + sizeof(uint64_t));
+  uint64_t words[6];
+  std::memcpy(words, p.bytes.data(), sizeof words);
+  size_t other = 1;
+  while (other < 5 && words[other] == 0) ++other;
+  std::swap(words[0], words[other]);
+  std::memcpy(p.bytes.data(), words, sizeof words);
 }
 
 void shorten(Parameter& p, int64_t offset) {

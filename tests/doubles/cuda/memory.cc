@@ -176,6 +176,8 @@ void check_memory() {
 
 using namespace aliquot::cuda_double;
 
+DOUBLE_API void double_check_memory(void) { check_memory(); }
+
 DOUBLE_API int64_t double_live_bytes(void) {
   Lock lock(state().mutex);
   return static_cast<int64_t>(heap().live_bytes);

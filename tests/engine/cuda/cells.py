@@ -40,9 +40,12 @@ class Cell:
     holds: bool = False
     captures: bool = False  # steps after the first are one graph's launches
     streams: int = 1        # 2: every step on the other one
-    drops: bool = False     # released with work in flight
+    drops: str = ""         # released with this in flight: a call's work
+    collects: bool = False  # first some collectives, on two streams
     max_open: int = 1
     processes: bool = False
+    poison: bool = True     # of freed memory
+    empty: bool = False     # no unit is begun in odd steps
 
     def states(self):
         if self.optimizer["kind"] == _ffi.ALQ_OPTIM_ADAMW:
@@ -72,6 +75,8 @@ CELLS = [
          optimizer=SGD, reports=EVERY, streams=2),
     Cell("alone, bf16, two backwards", _ffi.ALQ_STRATEGY_SINGLE, 1, "bf16",
          passes="two backwards", max_open=2),
+    Cell("alone, not finite", _ffi.ALQ_STRATEGY_SINGLE, 1, "f64", nan=8,
+         reports=EVERY),
     Cell("DDP", DDP, 2, microbatches=3),
     Cell("DDP, each, f64", DDP, 2, "f64", microbatches=3, defer=EACH,
          reports=EVERY),
@@ -81,7 +86,7 @@ CELLS = [
          streams=2),
     Cell("ZERO1", ZERO1, 2, microbatches=3, reports=EVERY),
     Cell("ZERO1, f64, 4 ranks, two streams", ZERO1, 4, "f64", streams=2),
-    Cell("ZERO1, not finite, unused", ZERO1, 2, nan=1, passes="unused",
+    Cell("ZERO1, not finite, unused", ZERO1, 2, nan=8, passes="unused",
          reports=EVERY),
     Cell("ZERO2, each", ZERO2, 2, microbatches=3, defer=EACH),
     Cell("ZERO2, f64, SGD, last", ZERO2, 2, "f64", microbatches=3, defer=LAST,
@@ -102,10 +107,21 @@ CELLS = [
     Cell("FSDP, not finite, no report", FSDP, 2, nan=6, streams=2),
     Cell("FSDP, held, evaluated", FSDP, 2, holds=True, evaluates=True,
          microbatches=3),
-    Cell("FSDP, released in flight", FSDP, 2, drops=True, prefetch=PLENTY),
+    Cell("FSDP, a parameter unused", FSDP, 2, passes="unused",
+         reports=EVERY, microbatches=3),
+    Cell("FSDP, released in a step", FSDP, 2, drops="step",
+         prefetch=PLENTY),
+    *(Cell(f"DDP, released in {what}", DDP, 1, drops=what, steps=1,
+           reports=(0,), passes="push" if what == "push" else "")
+      for what in ("begin", "end", "microbatch", "push")),
+    Cell("FSDP, collectives", FSDP, 2, collects=True, streams=2),
+    Cell("FSDP, captured, stops early", FSDP, 2, captures=True, steps=4,
+         passes="stops"),
     Cell("FSDP, captured", FSDP, 2, captures=True, steps=4),
     Cell("DDP, captured, 3 microbatches", DDP, 2, captures=True, steps=4,
          microbatches=3),
+    Cell("FSDP, not poisoned", FSDP, 2, microbatches=3, poison=False),
+    Cell("DDP, empty steps", DDP, 2, steps=4, streams=2, empty=True),
     Cell("FSDP, processes", FSDP, 2, microbatches=3, processes=True),
     Cell("HSDP", HYBRID, 4, mesh=HSDP, microbatches=3),
     Cell("HSDP, bf16, each, processes", HYBRID, 4, "bf16", mesh=HSDP,

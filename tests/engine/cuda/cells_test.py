@@ -76,7 +76,7 @@ class Cells(unittest.TestCase):
         self.assertEqual(len(lines), runs)
         print(f"double: {len(chosen)} cells, {runs} runs with equal bits")
         if not only:
-            self.assertEqual(len(chosen), 30)
+            self.assertGreaterEqual(len(chosen), 30)
 
 
 if __name__ == "__main__":

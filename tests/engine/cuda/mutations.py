@@ -15,6 +15,7 @@ import concurrent.futures
 import ctypes
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -26,11 +27,11 @@ import suite  # noqa: E402
 from suite import host, scripted  # noqa: E402
 from cells import BY_NAME, CELLS  # noqa: E402
 
-SCHEDULES = 20
+SCHEDULES = int(os.environ.get("CUDA_SCHEDULES", 20))
 TIMEOUT_S = 5      # of a world with a fault in it
 PROCESS_S = 150    # for all its schedules
 WORKERS = 4
-NOTICED = ("wrong bits", "violation", "error")
+NOTICED = ("wrong bits", "violation", "error", "crash")
 
 Mutation = collections.namedtuple("Mutation", "name does spec cells at")
 
@@ -40,12 +41,11 @@ WAITS = {
         "evict": "freed slots are poisoned after their readers",
         "gather": "gathers come after the readers of their slot"},
     ("updated", "gather"): {
-        "gather": "gathers come after the update of the shards",
-        "retire": "memory is freed after the last update"},
+        "": "gathers come after the update of the shards"},
     ("updated", "caller"): {
         "await": "passes come after the update of the parameters",
         "open_grads": "new gradients come after the update that reads old ones",
-        "order_before": "a step comes after the one before"},
+    },
     ("gathered", "caller"): {"": "passes come after the gather"},
     ("reduced", "caller"): {"": "new gradients come after the reduction of the "
                                 "slot's last ones"},
@@ -55,13 +55,23 @@ WAITS = {
     ("reductions", "caller"): {"": "the decision comes after all reductions"},
     ("used", "gather"): {"": "memory is freed after the caller's last work"},
 }
+# Cells that need a wait, where not many do.
+CAPTURED = ("FSDP, captured, stops early",)
+NEEDS = {
+    ("read", "gather"): ("FSDP, not poisoned", "FSDP, f64, last, two streams"),
+    ("updated", "gather"): ("FSDP, f64, last, two streams",
+                            "FSDP, no prefetch"),
+    ("updated", "caller"): ("DDP, empty steps",
+                            "ZERO1, f64, 4 ranks, two streams"),
+    ("gathers", "caller"): CAPTURED,
+}
 RECORDS = {
     "updated": "parameters are updated", "used": "the caller's last work",
     "gathers": "all gathers", "reductions": "all reductions",
     "gathered": "a unit is gathered", "reduced": "gradients are reduced",
     "written": "gradients are written", "read": "the slot's readers are through",
 }
-RELEASED = ("FSDP, released in flight",)
+RELEASED = tuple(c.name for c in CELLS if c.drops)
 FSDP = ("FSDP, f64, last, two streams", "FSDP, no prefetch", "FSDP",
         "FSDP, prefetch 3, each")
 MIXED = ("ZERO1, f64, 4 ranks, two streams", "ZERO2, each", "DDP",
@@ -89,11 +99,12 @@ def of_kernels():
                          swapped)
         yield kernel(name, "tail off by one", "short_tail", cells, tail)
         yield kernel(name, "wrong grid", "short_grid", cells, grid)
-    finite = ("FSDP, not finite, no report", "ZERO1, not finite, unused")
+    finite = ("alone, not finite", "ZERO1, not finite, unused",
+              "FSDP, not finite, no report")
     yield kernel("finite", "tail off by one", "short_tail", finite, tail)
     yield kernel("finite", "wrong grid", "short_grid", finite, grid)
     yield kernel("fill", "tail off by one", "short_tail",
-                 ("ZERO1, not finite, unused",), tail)
+                 ("FSDP, a parameter unused",), tail)
     for name, why in (
             ("share", "shares are stale: those of the step before"),
             ("decide", "nothing is decided"),
@@ -132,7 +143,8 @@ def of_sites(sites):
     found, unknown, chained = [], [], set()
     for (kind, event, stream, function), keys in sorted(sites.items()):
         cells = RELEASED if function == "retire" else FSDP + MIXED + (
-            "FSDP, released in flight", "FSDP, held, evaluated")
+            "FSDP, held, evaluated", "FSDP, collectives")
+        cells = NEEDS.get((event, stream), cells)
         if kind == "record":
             continue
         if (event, function) == ("other", "chain"):
@@ -158,7 +170,8 @@ def of_sites(sites):
         found.append(Mutation(
             "wait: the NCCL operation before", "lost, so not: operations of a "
             "device's communicators come one after the other",
-            f"site=wait {offset},drop_wait:0", FSDP + MIXED, "committed"))
+            f"site=wait {offset},drop_wait:0",
+            ("FSDP, collectives", *FSDP), "committed"))
     events = {key[1] for key in sites if key[0] == "record"} - {"other"}
     for event in sorted(events):
         if event not in RECORDS:
@@ -169,7 +182,9 @@ def of_sites(sites):
             found.append(Mutation(
                 f"record: {event}", f"lost: {RECORDS[event]}",
                 f"site={key},drop_record:0",
-                FSDP + MIXED + RELEASED, "committed"))
+                {"gathers": CAPTURED, "used": RELEASED,
+                 "read": ("FSDP, not poisoned", *FSDP)}.get(
+                     event, FSDP + MIXED), "committed"))
     return found, unknown
 
 
@@ -301,6 +316,8 @@ def outcome(paths, mutation):
         return ["hangs", "", 0]
     if ran.returncode == 97:  # the stand-in looked at its memory at the end
         return ["violation", mutation.cells[0], 0]
+    if ran.returncode == -signal.SIGSEGV:
+        return ["crash", mutation.cells[0], 0]
     if ran.returncode != 0 or not ran.stdout:
         return [f"ended with {ran.returncode}: {ran.stderr[-400:]}", "", 0]
     return json.loads(ran.stdout.splitlines()[-1])

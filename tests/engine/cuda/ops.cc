@@ -2,6 +2,8 @@
 // copies of what it sees, and gradients that depend on it.  Over the stand-in
 // for the driver `alq_test_op` is put on a stream with double_enqueue, on the
 // CPU device it is called.
+#include <time.h>
+
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -11,7 +13,7 @@ extern "C" {
 
 // Mirrored in scripted.py.
 struct TestOp {
-  int32_t kind;   // 0: seen = view; 1: a gradient
+  int32_t kind;   // 0: seen = view; 1: a gradient; 2: sleeps count us
   int32_t dtype;  // 0 f64, 1 f32, 2 bf16
   int64_t count;
   const void* view;   // parameter, or null: as if zero
@@ -63,6 +65,11 @@ void gradient(const TestOp& op) {
 void alq_test_op(void* argument) {
   const TestOp& op = *static_cast<const TestOp*>(argument);
   constexpr size_t kWidth[] = {8, 4, 2};
+  if (op.kind == 2) {
+    timespec t{0, static_cast<long>(op.count) * 1000};
+    nanosleep(&t, nullptr);
+    return;
+  }
   if (op.kind == 0) {
     std::memcpy(op.seen, op.view,
                 static_cast<size_t>(op.count) * kWidth[op.dtype]);

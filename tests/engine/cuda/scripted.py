@@ -127,7 +127,7 @@ class Scripted:
         self.world, self.cell, self.stream = world, cell, stream
         self.dtype = cell.dtype
         size = WIDTH[self.dtype]
-        self.engine = host.Engine(world)
+        self.engine = host.Engine(world, poison=int(cell.poison))
         self.ids = [self.engine.add_param(n, shape, t, DTYPES[self.dtype])
                     for n, shape, t, _ in PARAMS]
         self.counts = [1] * len(PARAMS)
@@ -148,6 +148,7 @@ class Scripted:
         self.seen = [ctypes.create_string_buffer(max(n * size, 1))
                      for n in self.counts]
         self.draws = {}
+        self.taken = 0  # steps so far
         if world.stream is not None:
             self.stream.doubles.cuda.double_engine(
                 world.stream.device_id, self.bundles())
@@ -181,10 +182,14 @@ class Scripted:
 
     def microbatch(self, step, number, last, spoil=None):
         self.engine.microbatch(_ffi.ALQ_TRAIN, 1.0 + number % 3, last)
+        if self.cell.empty and step % 2 == 1:  # all gradients are zero
+            self.engine.microbatch_end()
+            return
         for u in range(UNITS):
             self.look(u, F)
             self.engine.end(u, F)
-        for u in reversed(range(UNITS)):
+        stops = 2 if self.cell.passes == "stops" and self.taken > 0 else 0
+        for u in reversed(range(stops, UNITS)):
             self.backward(u, step, number, spoil)
         self.engine.microbatch_end()
 
@@ -248,6 +253,39 @@ class Scripted:
             self.engine.end(u, F_NOGRAD)
         self.engine.microbatch_end()
 
+    def leave(self, what):
+        """A step begins, and ends with this call, whose work is late."""
+        late = dict(kind=2, count=10_000)
+        if what == "step":
+            for m in range(self.cell.microbatches):
+                self.microbatch(9, m, m + 1 == self.cell.microbatches)
+            self.op(**late)
+            self.engine.step(0.01, 0.1, self.cell.clip, False)
+            return
+        self.engine.microbatch(_ffi.ALQ_TRAIN)
+        for u in range(UNITS):
+            self.look(u, F)
+            self.engine.end(u, F)
+        if what == "microbatch":  # its own work: a pass that did not end
+            for u in reversed(range(UNITS)):
+                self.backward(u, 9, 0, None)
+            self.look(0, R)
+            self.op(**late)
+            self.engine.microbatch_end()
+            return
+        if what == "begin":
+            self.op(**late)
+        if what == "push":  # one of the unit's two gradients
+            view = self.begin(2, B, push=True)
+            self.op(**late)
+            self.push(view, 0, 6, "push", False)
+            return
+        view = self.begin(3, B)
+        if what == "end":
+            self.op(**late)
+            self.gradient(view, 0, 8, "end", view.grads[0], False, False)
+            self.engine.end(3, B)
+
     def hold(self):
         """All parameters at once, as they are read for a checkpoint."""
         unit = _ffi.ALQ_UNIT_ALL
@@ -276,6 +314,30 @@ class Scripted:
         return digest(b"".join(s.raw for s in self.seen))
 
 
+def collect(world, stream):
+    """Sums of one group from two streams, ordered by nobody but the group."""
+    call, count = world.library.call, 5000
+    group = world.library.make_handle("alq_mesh_group", world.mesh, b"dp_shard")
+    sums = []
+    for round_ in range(4):
+        buffer = world.library.make_handle("alq_buffer_alloc", world.ctx,
+                                           8 * count)
+        at = world.library.c.alq_buffer_data(buffer)
+        numbers = array.array("d", draw(f"{world.rank} {round_}", count))
+        ctypes.memmove(at, numbers.buffer_info()[0], 8 * count)
+        sums.append((buffer, at))
+        stream.change()
+        call("alq_group_all_reduce", group, at, at, count, _ffi.ALQ_F64,
+             _ffi.ALQ_SUM, world.on(), None)
+    stream.sync()
+    found = digest(b"".join(ctypes.string_at(at, 8 * count)
+                            for _, at in sums))
+    for buffer, _ in sums:
+        world.library.c.alq_buffer_release(buffer)
+    world.library.c.alq_group_release(group)
+    return found
+
+
 def digest(data):
     return hashlib.sha256(data).hexdigest()[:16]
 
@@ -298,6 +360,7 @@ def one_step(model, step, replayed=False):
                          m + 1 == cell.microbatches, spoil)
         if cell.evaluates and m == 0:
             model.evaluate()
+    model.taken += 1
     wants = step in cell.reports and not replayed
     return told(model.engine.step(0.01, 0.1, cell.clip, wants))
 
@@ -312,6 +375,7 @@ def run(world, cell, ops, doubles, at=nothing):
     stream = Stream(world, ops, doubles)
     model = Scripted(world, cell, stream)
     at("committed", model)
+    seen = [collect(world, stream)] if cell.collects else []
     reports = []
     for step in range(cell.steps):
         if cell.captures and step == 1 and world.stream is not None:
@@ -325,11 +389,11 @@ def run(world, cell, ops, doubles, at=nothing):
             model.hold()
     if cell.captures:
         reports = reports[:1]
-    seen = [model.looks()]
+    seen.append(model.looks())
     for what in (_ffi.ALQ_VALUE, _ffi.ALQ_GRAD, *cell.states()):
         seen.append(digest(model.read(what)))
     if cell.drops:  # released while its streams are busy
-        one_step(model, cell.steps)
+        model.leave(cell.drops)
         at("released", model)
         model.engine.c.alq_engine_release(model.engine.handle)
         stream.sync()

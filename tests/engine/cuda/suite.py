@@ -63,6 +63,7 @@ class Suite:
         return [from_json(json.loads(out)) for _, out, _ in ended]
 
     def violations(self):
+        self.doubles.cuda.double_check_memory()
         return self.doubles.cuda.double_violations()
 
 
