@@ -238,7 +238,9 @@ struct StepResult {
   double grad_norm, weight_sum;
   int32_t bad_rank, bad_microbatch;
   StepOutcome outcome;
-  int32_t other;  // kDisagree: the first share that differs from the first one
+  // kDisagree: the first share that differs from the first one; -1: a share is
+  // of an earlier step.
+  int32_t other;
 };
 
 // Merges the shares in order and decides: scalars, what each group's factors

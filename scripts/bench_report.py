@@ -1,16 +1,16 @@
 """A benchmark's output as a report, with the facts of the machine.
 
-Usage: bench_report.py OUTPUT_FILE
+Usage: bench_report.py [--title TITLE] OUTPUT_FILE
 
 Facts that matter for the figures, and no name of a machine or a person.
 """
 
+import argparse
 import datetime
 import os
 import platform
 import re
 import subprocess
-import sys
 
 
 def first(pattern, path):
@@ -27,7 +27,7 @@ def output(*command):
 def facts():
     memory = int(first(r"^MemTotal:\s+(\d+)", "/proc/meminfo"))
     changed = output("git", "status", "--porcelain", "--", "src", "kernels",
-                     "tools", "include")
+                     "tools", "include", "bench")
     commit = output("git", "rev-parse", "--short=12", "HEAD")
     yield "date", datetime.date.today().isoformat()
     yield "processor", first(r"^model name\s*:(.*)", "/proc/cpuinfo")
@@ -41,9 +41,13 @@ def facts():
 
 
 def main():
-    with open(sys.argv[1], encoding="utf-8") as file:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--title", default="Collectives, measured")
+    parser.add_argument("file")
+    args = parser.parse_args()
+    with open(args.file, encoding="utf-8") as file:
         text = file.read().rstrip()
-    print("# Collectives, measured\n")
+    print(f"# {args.title}\n")
     print("Written by `scripts/bench`. Times depend on the machine; on a busy "
           "one they mean\nlittle.\n")
     print("| fact | |\n|---|---|")

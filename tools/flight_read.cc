@@ -6,7 +6,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <iterator>
 
 #include "base/process.h"
 
@@ -68,6 +67,15 @@ std::string op_text(const FlightFile& file, const FlightRecord& record) {
   if (!label.empty()) details.push_back("\"" + label + "\"");
   if (!details.empty()) text += fmt::format(" ({})", fmt::join(details, ", "));
   return text;
+}
+
+// As many as a record has, also of a file that grows.
+std::string first_bytes(const std::filesystem::path& path) {
+  std::string bytes(sizeof(FlightFile), '\0');
+  std::ifstream in(path, std::ios::binary);
+  in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  bytes.resize(static_cast<size_t>(in.gcount()));
+  return bytes;
 }
 
 FlightOp op_of(const FlightFile& file, const FlightRecord& record) {
@@ -149,10 +157,13 @@ std::vector<FlightRank> read_flights(const std::string& folder,
     if (!entry.is_regular_file(failed) ||
         entry.file_size(failed) != sizeof(FlightFile)) {
       problem = "is no file of the flight recorder's size";
-    } else {
-      std::ifstream in(entry.path(), std::ios::binary);
-      std::string bytes((std::istreambuf_iterator<char>(in)), {});
-      if (read_flight(bytes, &rank, &problem)) ranks.push_back(std::move(rank));
+    } else if (read_flight(first_bytes(entry.path()), &rank, &problem)) {
+      // A copy under another name would stand for its rank twice.
+      if (name == fmt::format("rank-{}.flight", rank.rank)) {
+        ranks.push_back(std::move(rank));
+      } else {
+        problem = fmt::format("is the record of rank {}", rank.rank);
+      }
     }
     if (!problem.empty()) *why += fmt::format("{} {}\n", name, problem);
   }

@@ -56,13 +56,17 @@ ALQ_DEVICE inline bool step_bad_before(const StepShare& a,
 // Merges the shares; the outcome is kTaken unless it is decided already.
 ALQ_DEVICE inline void step_merge(const DecideArgs& a, NormBins* bins,
                                   StepResult* out) {
+  // Not the own serial: a gather that failed has left old shares.
+  for (int64_t r = 0; r < a.n; ++r) {
+    if (a.shares[r].serial == a.counters->serial) continue;
+    out->outcome = StepOutcome::kDisagree;
+    return;
+  }
   out->outcome = StepOutcome::kTaken;
   for (int64_t r = 0; r < a.n; ++r) {
     const StepShare& share = a.shares[r];
     out->weight_sum += share.weight;
-    // Not the own serial: a gather that failed may have left old shares.
-    if (share.call != a.shares[0].call || share.steps != a.shares[0].steps ||
-        share.serial != a.counters->serial) {
+    if (share.call != a.shares[0].call || share.steps != a.shares[0].steps) {
       out->outcome = StepOutcome::kDisagree;
       out->other = static_cast<int32_t>(r);
       return;

@@ -106,9 +106,13 @@ Status Engine::outcome(const kernels::StepResult& result,
                        alq_step_report* report) const {
   using kernels::StepOutcome;
   if (result.outcome == StepOutcome::kDisagree) {
-    // A failed exchange that nobody waited for leaves old shares: the group
-    // knows why.  Else a rank that was told may have left the step already.
-    if (device_->asynchronous()) ALQ_TRY(groups_.exchange->status());
+    if (result.other < 0) {  // the exchange failed: the group knows why
+      ALQ_TRY(groups_.exchange->status());
+      return make_error(ALQ_INTERNAL,
+                        "engine {}: the ranks' exchange in a step brought "
+                        "nothing new; nothing was changed",
+                        name_);
+    }
     std::span<const int32_t> ranks = groups_.exchange->ranks();
     int32_t other = ranks[static_cast<size_t>(result.other)];
     return make_error(ALQ_RANK_MISMATCH,

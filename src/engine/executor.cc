@@ -53,6 +53,7 @@ Status Executor::make_streams() {
   ALQ_ASSIGN(used_, device_->create_event());
   ALQ_ASSIGN(gathers_, device_->create_event());
   ALQ_ASSIGN(reductions_, device_->create_event());
+  ALQ_ASSIGN(met_, device_->create_event());
   events_.clear();
   for (size_t b = 0; b < model_.bundles.size(); ++b) {
     BundleEvents events;
@@ -350,25 +351,6 @@ Status Executor::drain(Deadline deadline) {
   return {};
 }
 
-Status Executor::order_before(Stream* caller, Deadline deadline) {
-  ALQ_TRY(device_->record(*gathers_, gather_stream_.get()));
-  ALQ_TRY(device_->record(*reductions_, reduce_stream_.get()));
-  for (Event* event : {gathers_.get(), reductions_.get(), updated_.get()}) {
-    ALQ_TRY(device_->wait(caller, *event, deadline));
-  }
-  return {};
-}
-
-Status Executor::set_steps(int64_t steps) {
-  kernels::FillArgs set{&step_memory_.counters->steps, 1,
-                        static_cast<uint64_t>(steps), 8};
-  if (!asynchronous_) return launch(nullptr, kernels::OpCode::kFill, set);
-  Stream* stream = gather_stream_.get();
-  ALQ_TRY(device_->wait(stream, *updated_, context_->deadline(0)));
-  ALQ_TRY(launch(stream, kernels::OpCode::kFill, set));
-  return updated_on(stream);
-}
-
 void Executor::retire(const std::shared_ptr<void>& self) {
   // The caller's streams may still write this memory.  Waiting streams are
   // behind them, and hold it as long.
@@ -381,7 +363,7 @@ void Executor::retire(const std::shared_ptr<void>& self) {
     stream->reset();
   }
   events_.clear();
-  updated_ = used_ = gathers_ = reductions_ = nullptr;
+  updated_ = used_ = gathers_ = reductions_ = met_ = nullptr;
   groups_ = {};
   device_.reset();
 }

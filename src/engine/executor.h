@@ -71,6 +71,17 @@ class Executor {
   Status drain(Deadline deadline);
   // They come before what the caller's stream gets from now on.
   Status order_before(Stream* caller, Deadline deadline);
+  // All ranks have decided the step, once `decided` and the same on the others
+  // have happened: awaited by `settle_step`, and by the caller's stream.
+  Status meet_after(Event& decided);
+  Status await_meeting(Stream* caller) {
+    return device_->wait(caller, *met_, context_->deadline(0));
+  }
+  // Before groups are aborted: the last step has come to the same end on all
+  // ranks.  An error or the deadline says that it may come to none.
+  Status settle_step(Deadline deadline) {
+    return device_->synchronize(*met_, deadline);
+  }
   // The step taken next has this number: in order with what is queued.
   Status set_steps(int64_t steps);
   // A span that the stream begins and ends when it gets there.
@@ -186,6 +197,7 @@ class Executor {
   std::vector<BundleEvents> events_;
   std::shared_ptr<Event> updated_, used_;
   std::shared_ptr<Event> gathers_, reductions_;  // all so far, for order_before
+  std::shared_ptr<Event> met_;  // all ranks, after the last step's decision
   std::vector<int32_t> grad_slot_user_;  // bundle that reduced from it last
   std::vector<std::vector<int64_t>> bases_;
   // Per bundle and segment, as the collectives want them.

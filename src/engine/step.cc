@@ -272,6 +272,10 @@ Status Engine::step_now(const alq_step_desc& desc, Stream* stream,
   return outcome(result, report);
 }
 
+// A rank that leaves later aborts the groups, which must not end the exchange
+// of a step that it has taken on another: so all meet once they have decided,
+// beside the update, and who leaves waits for that (abandon.cc).
+//
 // The host enqueues, and waits only if it is asked for a report.  It assumes
 // the same on all ranks, whoever asks: that parameters change.
 Status Engine::step_later(const alq_step_desc& desc, Stream* stream,
@@ -281,10 +285,13 @@ Status Engine::step_later(const alq_step_desc& desc, Stream* stream,
   span.lane = trace::Lane::kStep;
   span.step = static_cast<int32_t>(steps_);
   ALQ_ASSIGN(trace::Span * open, executor_->begin_span(span, stream));
-  ALQ_TRY(decide(desc, stream));
-  if (report != nullptr) ALQ_TRY(device_->record(*decided_, stream));
+  Status enqueued = decide(desc, stream);
+  ALQ_TRY(device_->record(*decided_, stream));  // also of what there is of it
+  ALQ_TRY(std::move(enqueued));
   outcome_unknown_ = true;
+  ALQ_TRY(executor_->meet_after(*decided_));
   ALQ_TRY(apply(stream));
+  ALQ_TRY(executor_->await_meeting(stream));
   ALQ_TRY(executor_->end_span(open, stream));
   ALQ_TRY(executor_->used_on(stream));
   clear_step();

@@ -62,7 +62,11 @@ Status StepMemory::reset() {
         kernels::OpCode::kFill,
         kernels::FillArgs{dst, static_cast<int64_t>(bytes), value, 1});
   };
-  ALQ_TRY(fill(&counters->serial, sizeof counters->serial, 0));
+  // Shares that lie here must not look new ever again.
+  constexpr int kEpochShift = 32;
+  ALQ_TRY(launch(
+      kernels::OpCode::kFill,
+      kernels::FillArgs{&counters->serial, 1, epoch_++ << kEpochShift, 8}));
   ALQ_TRY(fill(counted, sizeof *counted, 0));
   // All bits: element and rank -1.
   return fill(bad, static_cast<size_t>(microbatches_) * sizeof *bad, 0xff);

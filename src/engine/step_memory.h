@@ -51,6 +51,7 @@ class StepMemory {
 
   Device* device_ = nullptr;
   int64_t microbatches_ = 1;
+  uint64_t epoch_ = 0;  // how often it was reset, as on all ranks
   std::unique_ptr<Memory> memory_, host_;
 };
 

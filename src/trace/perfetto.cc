@@ -6,6 +6,7 @@
 #include <limits>
 
 #include "aliquot/aliquot.h"
+#include "base/json.h"
 #include "trace/recorder.h"
 
 namespace aliquot::trace {
@@ -22,20 +23,10 @@ const char* pass_text(int32_t pass) {
   }
 }
 
-// JSON string contents; unit names are the caller's.
+// JSON string contents; unit names are the caller's, of any bytes.
 std::string escaped(const std::string& text) {
-  std::string out;
-  for (char c : text) {
-    if (c == '"' || c == '\\') {
-      out += '\\';
-      out += c;
-    } else if (static_cast<unsigned char>(c) < 0x20) {
-      out += fmt::format("\\u{:04x}", static_cast<int>(c));
-    } else {
-      out += c;
-    }
-  }
-  return out;
+  std::string quoted = Json(text).dump();
+  return quoted.substr(1, quoted.size() - 2);
 }
 
 }  // namespace

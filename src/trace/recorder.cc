@@ -1,6 +1,8 @@
 #include "trace/recorder.h"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 
 namespace aliquot::trace {
 
@@ -63,19 +65,41 @@ std::string pack(const RankTrace& trace) {
   return out;
 }
 
+namespace {
+
+// Sums and differences of such times fit; 2^56 ns are two years.
+bool is_time(int64_t ns) { return ns > -(1ll << 56) && ns < 1ll << 56; }
+
+bool is_whole(const Span& span) {
+  auto lane = static_cast<int32_t>(span.lane);
+  auto cause = static_cast<int32_t>(span.cause);
+  return lane >= 0 && lane < static_cast<int32_t>(Lane::kCount) && cause >= 0 &&
+         cause <= static_cast<int32_t>(Cause::kDrain) && is_time(span.begin) &&
+         is_time(span.end) && span.step >= -1 &&
+         span.step < std::numeric_limits<int32_t>::max();
+}
+
+}  // namespace
+
 bool unpack(const std::string& bytes, RankTrace* trace) {
   Head head;
   if (bytes.size() < sizeof head) return false;
   std::memcpy(&head, bytes.data(), sizeof head);
   size_t at = sizeof head;
-  if (head.magic != kMagic || head.spans > (bytes.size() - at) / sizeof(Span)) {
+  if (head.magic != kMagic || !is_time(head.clock_offset_ns) ||
+      head.spans > (bytes.size() - at) / sizeof(Span)) {
     return false;
   }
   trace->rank = head.rank;
   trace->clock_offset_ns = head.clock_offset_ns;
   trace->spans.resize(head.spans);
-  std::memcpy(static_cast<void*>(trace->spans.data()), bytes.data() + at,
-              head.spans * sizeof(Span));
+  if (head.spans > 0) {
+    std::memcpy(static_cast<void*>(trace->spans.data()), bytes.data() + at,
+                head.spans * sizeof(Span));
+  }
+  if (!std::all_of(trace->spans.begin(), trace->spans.end(), is_whole)) {
+    return false;
+  }
   at += head.spans * sizeof(Span);
   for (uint64_t i = 0; i < head.names; ++i) {
     uint32_t size = 0;

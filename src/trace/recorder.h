@@ -94,7 +94,8 @@ std::string perfetto_json(const std::vector<RankTrace>& ranks);
 // that all ranks have whole.
 std::string timeline_svg(const std::vector<RankTrace>& ranks, int32_t step);
 
-// Bytes for the exchange between ranks, and back; empty on bad bytes.
+// Bytes for the exchange between ranks, and back; false on bad bytes, of which
+// nothing is to be used.
 std::string pack(const RankTrace& trace);
 bool unpack(const std::string& bytes, RankTrace* trace);
 

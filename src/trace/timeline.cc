@@ -135,7 +135,7 @@ std::string timeline_svg(const std::vector<RankTrace>& ranks, int32_t step) {
       out += rect(kLeft, y + 1, kWidth, kLaneHeight - 2, "#f3f4f6", "");
     }
     std::string waits;
-    int64_t exposed = 0;
+    double exposed = 0;
     for (const Span& s : r.spans) {
       if (s.step != step) continue;
       double x =
@@ -152,7 +152,7 @@ std::string timeline_svg(const std::vector<RankTrace>& ranks, int32_t step) {
                       static_cast<double>(s.end - s.begin) * 1e-3, s.bytes,
                       cause_name(s.cause));
       if (s.lane == Lane::kWait) {
-        exposed += s.end - s.begin;
+        exposed += static_cast<double>(s.end - s.begin);
         // On the caller's own lane: it is its thread that waits.
         waits +=
             rect(x, top + 5, w, kLaneHeight - 6, wait_colour(s.cause), title);
@@ -168,8 +168,7 @@ std::string timeline_svg(const std::vector<RankTrace>& ranks, int32_t step) {
     }
     out += waits;
     out += text(12, top + 44, "class=\"s\"",
-                fmt::format("{:.0f}% exposed",
-                            100.0 * static_cast<double>(exposed) / span));
+                fmt::format("{:.0f}% exposed", 100.0 * exposed / span));
   }
   double axis = kTop + rank_height * static_cast<double>(ranks.size());
   for (int tick = 0; tick <= 10; ++tick) {

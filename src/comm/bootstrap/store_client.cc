@@ -69,6 +69,7 @@ Attempt read_verdict(Attempt a, const Place& place, const Hello& hello,
   if (!equal_macs(verdict.mac, expected)) return wrong_secret(server);
   if (verdict.code != ALQ_OK) {
     a.final = true;
+    if (text->empty()) *text = "rank 0 refused this rank and gave no reason";
     a.status = Status(verdict.code, *text).with_rank(place.rank);
   }
   return a;
@@ -236,8 +237,10 @@ Result<std::string> StoreClient::await_table(const std::string& phase,
   Result<std::string> body =
       receive_exactly(fd_.get(), header.body_bytes, late);
   if (!body.ok()) return fail(broken(body.status(), phase, start));
-  if (!table) return fail(decode_failure(*body));
-  return body;
+  if (table) return body;
+  Status failure = decode_failure(*body);
+  bool ours = failure.rank() < place_.size;
+  return fail(ours ? std::move(failure) : std::move(failure).with_rank(-1));
 }
 
 Status StoreClient::broken(const Status& cause, const std::string& phase,

@@ -19,6 +19,7 @@ constexpr int64_t kHandshakeNs = 5'000'000'000;
 constexpr int64_t kSweepNs = 100'000'000;
 // How long a failure may take to reach the ranks that still listen.
 constexpr int64_t kFarewellNs = 1'000'000'000;
+constexpr int kAcceptsAtOnce = 256;
 // Beyond one stranger per rank, the oldest makes room.
 constexpr int32_t kSpareStrangers = 128;
 
@@ -136,7 +137,7 @@ int StoreServer::wait_ms(Deadline deadline) const {
 }
 
 void StoreServer::on_event(int fd, uint32_t events) {
-  if (listener_ && fd == listener_.get()) return accept_all();
+  if (listener_ && fd == listener_.get()) return accept_some();
   auto it = connections_.find(fd);
   if (it == connections_.end()) return;  // dropped by an earlier event
   StoreConnection& c = *it->second;
@@ -147,8 +148,9 @@ void StoreServer::on_event(int fd, uint32_t events) {
   }
 }
 
-void StoreServer::accept_all() {
-  while (true) {
+// A few at a time, so that those who connect without end keep nobody waiting.
+void StoreServer::accept_some() {
+  for (int i = 0; i < kAcceptsAtOnce; ++i) {
     SocketAddress peer;
     peer.length = sizeof peer.storage;
     Fd fd(accept4(listener_.get(), reinterpret_cast<sockaddr*>(&peer.storage),
@@ -247,7 +249,7 @@ Status StoreServer::admission(const StoreConnection& c) {
                       "rank {} ({}) was started with a world size of {}, rank "
                       "0 with {}; start all ranks with one size",
                       rank, c.from(), size, place_.size)
-        .with_rank(rank);
+        .with_rank(rank >= 0 && rank < place_.size ? rank : -1);
   }
   if (rank < 0 || rank >= size) {
     return make_error(ALQ_INVALID_ARGUMENT, "rank {} is not in a world of {}",

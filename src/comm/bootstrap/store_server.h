@@ -30,7 +30,7 @@ class StoreServer final : public Bootstrap {
   Status serve(Deadline deadline);
   int wait_ms(Deadline deadline) const;
   void on_event(int fd, uint32_t events);
-  void accept_all();
+  void accept_some();
   void add(Fd fd, std::string from);
   void drop_late_strangers(int64_t now);
   bool drop_oldest_stranger();

@@ -60,8 +60,13 @@ Status decode_failure(std::string_view body) {
   }
   int32_t code = from_raw<int32_t>(body);
   int32_t rank = from_raw<int32_t>(body.substr(4));
-  if (code == ALQ_OK) code = ALQ_UNKNOWN;
-  return Status(code, std::string(body.substr(8, kMaxText))).with_rank(rank);
+  bool known = (code > ALQ_OK && code <= ALQ_UNAUTHENTICATED) ||
+               (code >= ALQ_UNSUPPORTED && code <= ALQ_RANK_MISMATCH);
+  if (!known) code = ALQ_UNKNOWN;
+  if (rank < 0 || rank >= kMaxWorld) rank = -1;
+  std::string text(body.substr(8, kMaxText));
+  if (text.empty()) text = "a rank failed and gave no reason";
+  return Status(code, std::move(text)).with_rank(rank);
 }
 
 }  // namespace aliquot

@@ -87,7 +87,8 @@ std::string encode_failure(const Status& status);
 // Body of a kTable frame of `size` values; UNKNOWN if malformed.
 Result<std::vector<std::string>> decode_table(std::string_view body,
                                               int32_t size);
-// Body of a kFailure frame: the status another rank reported.
+// Body of a kFailure frame: the status another rank reported.  Codes that this
+// library does not have become UNKNOWN, ranks that can not exist -1.
 Status decode_failure(std::string_view body);
 
 }  // namespace aliquot

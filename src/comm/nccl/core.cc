@@ -57,11 +57,12 @@ Status NcclCore::wait(Event& event, Deadline deadline) {
   const int64_t start = now_ns();
   Status status;
   while (status.ok()) {
-    // Done by an abort is not done.
-    if (device().done(event)) {
-      status = failed() ? cause() : Status();
+    // In this order: nothing is aborted before the group has failed.
+    if (failed()) {
+      if (!ended_before_failure(event)) status = cause();
       break;
     }
+    if (device().done(event)) break;
     if (deadline.passed()) {
       status = make_error(
           ALQ_DEADLINE_EXCEEDED,
@@ -74,7 +75,16 @@ Status NcclCore::wait(Event& event, Deadline deadline) {
     naps.take();
   }
   sleeps_.fetch_add(naps.sleeps(), std::memory_order_relaxed);
+  if (!status.ok() && failed()) reported.store(true);
   return status;
+}
+
+bool NcclCore::ended_before_failure(const Event& event) {
+  std::lock_guard lock(track_mutex_);
+  for (const Tracked& slot : tracked_) {
+    if (slot.event.get() == &event) return !slot.live;
+  }
+  return true;  // followed no more
 }
 
 Status NcclCore::drain(Deadline deadline) {
@@ -87,6 +97,7 @@ Status NcclCore::drain(Deadline deadline) {
 }
 
 Status NcclCore::fail(const Status& cause_found) {
+  oldest();  // what is done by now was done well
   board->poison(cause_found);
   Status first = board->cause();
   if (!failed_.exchange(true)) {
@@ -123,7 +134,7 @@ std::optional<NcclCore::Tracked> NcclCore::oldest() {
 
 std::string NcclCore::what(const Tracked& op) const {
   std::string call = mem::call_text(op.call) + mem::label_text(op.label);
-  if (op.number == 0) {
+  if (op.number == 0 && op.peer >= 0) {
     return fmt::format("{} of group \"{}\" with rank {}", call, name,
                        world_rank(op.peer));
   }

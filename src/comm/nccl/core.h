@@ -97,9 +97,15 @@ class NcclCore : public Watched {
   Result<NcclOp> premultiplied(const Wire& wire, CommHandle comm);
   void count(const Coll& coll);
 
+  // Whether it happened before the group failed; an abort lets events happen
+  // that mean nothing.
+  bool ended_before_failure(const Event& event);
   // The oldest operation that is not done, by a copy of its entry.
   std::optional<Tracked> oldest();
   std::string what(const Tracked& op) const;
+  Status told(const Coll& coll, uint64_t number, const Status& status) const;
+  // The end of a long one tells more than its beginning.
+  static void set_label(Tracked& op, const char* label);
   Status find_failure(bool holds_order);
   Status async_failure();
   Status overdue(const Tracked& op);

@@ -103,8 +103,7 @@ Status NcclCore::issue(const Coll& coll, Stream* stream,
     }
     if (!status.ok()) {
       lock.unlock();
-      return fail(std::move(status).with_rank(
-          status.rank() >= 0 ? status.rank() : world_rank(rank)));
+      return failed() ? cause() : fail(told(coll, number, status));
     }
     runtime->last = {this, last_.event, &on, capture};
   }
@@ -121,6 +120,27 @@ Status NcclCore::issue(const Coll& coll, Stream* stream,
   if (!staging.uses_host()) return {};
   ALQ_TRY(staging.fetch(device(), on));
   return device().synchronize(on, deadline);
+}
+
+// With the operation and who says so; it becomes the error of all ranks.
+Status NcclCore::told(const Coll& coll, uint64_t number,
+                      const Status& status) const {
+  Tracked op;
+  op.number = number;
+  op.peer = is_pair(coll.kind) ? coll.root : -1;
+  op.call = describe(coll);
+  set_label(op, coll.label);
+  return make_error(status.code(), "{}: rank {} says: {}", what(op),
+                    world_rank(rank), status.message())
+      .with_native(status.domain(), status.native_code())
+      .with_rank(status.rank() >= 0 ? status.rank() : world_rank(rank));
+}
+
+void NcclCore::set_label(Tracked& op, const char* label) {
+  size_t length = std::strlen(label);
+  size_t kept = std::min(length, sizeof op.label - 1);
+  std::memcpy(op.label, label + length - kept, kept);
+  op.label[kept] = '\0';
 }
 
 // Waits on the device for the operation issued before.  What was recorded
@@ -207,10 +227,7 @@ Result<std::shared_ptr<Event>> NcclCore::track(const Coll& coll,
   slot.number = number;
   slot.peer = is_pair(coll.kind) ? coll.root : -1;
   slot.call = describe(coll);
-  size_t length = std::strlen(coll.label);
-  size_t kept = std::min(length, sizeof slot.label - 1);
-  std::memcpy(slot.label, coll.label + length - kept, kept);
-  slot.label[kept] = '\0';
+  set_label(slot, coll.label);
   slot.since = now_ns();
   slot.live = true;
   ALQ_TRY(device().record(*slot.event, &stream));

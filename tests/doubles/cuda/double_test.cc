@@ -71,7 +71,7 @@ int64_t ordered(Fixture& f, int64_t* value) {
   BOOST_TEST(cuStreamWaitEvent(b, e, 0) == kSuccess);
   BOOST_TEST(double_enqueue(b, apply, &second) == kSuccess);
   BOOST_TEST(cuStreamSynchronize(b) == kSuccess);
-  return *value;
+  return std::atomic_ref<int64_t>(*value).load();
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <boost/test/unit_test.hpp>
 
 #include "multi/nccl/gpu_ranks.h"
+#include "tests/doubles/cuda/calls.h"
 
 namespace aliquot::test {
 namespace {
@@ -138,6 +139,68 @@ BOOST_AUTO_TEST_CASE(another_order_of_communicators_is_caught) {
         rank.check(rank.shared(1).load() > 0, "nobody noticed");
       },
       options);
+}
+
+// What was issued while the stream was captured happens at every replay; a sum
+// that needs scratch memory only where that is there already.
+BOOST_AUTO_TEST_CASE(captured_and_replayed) {
+  gpu_everywhere({1, 2, 3}, [](Rank& rank, Gpu& gpu) {
+    const int64_t count = 900;
+    GpuBytes src(rank, gpu, 2 * count), dst(rank, gpu, 4 * count);
+    dst.set(Buffer(static_cast<size_t>(4 * count)));
+    Coll coll;
+    coll.kind = CollKind::kReduceScatter;
+    coll.dtype = ALQ_BF16;
+    coll.out_dtype = ALQ_F32;
+    coll.accumulate = true;
+    coll.count = count / rank.size;
+    coll.src = src.data();
+    coll.dst = dst.data();
+    auto* stream = static_cast<CUstream>(gpu.device->native(*gpu.stream));
+    auto begin = ALQ_DOUBLE("libcuda.so.1", cuStreamBeginCapture_v2);
+    auto end = ALQ_DOUBLE("libcuda.so.1", cuStreamEndCapture);
+    CUgraph graph = nullptr;
+    // Thread-local mode: other threads' calls are none of its business.
+    begin(stream, 1);
+    Status early = gpu.group->issue(coll, gpu.stream.get(), nullptr);
+    end(stream, &graph);
+    if (early.code() != ALQ_FAILED_PRECONDITION) {
+      rank.check(false, "captured without scratch memory: " + early.message());
+    }
+    rank.check_ok(gpu.group->status(), "still well");
+    src.set(filled(ALQ_BF16, count, rank.rank, 0));
+    rank.check_ok(gpu.group->issue(coll, gpu.stream.get(), nullptr), "first");
+    bool captured = begin(stream, 1) == 0;
+    std::shared_ptr<Work> work;
+    rank.check_ok(gpu.group->issue(coll, gpu.stream.get(), &work), "captured");
+    captured = captured && end(stream, &graph) == 0;
+    CUgraphExec exec = nullptr;
+    captured =
+        captured && ALQ_DOUBLE("libcuda.so.1", cuGraphInstantiateWithFlags)(
+                        &exec, graph, 0) == 0;
+    rank.check(captured, "capture");
+    if (!captured) return;
+    rank.check(
+        work->wait(Deadline::after(1000)).code() == ALQ_FAILED_PRECONDITION,
+        "a captured operation has no end");
+    Buffer want(static_cast<size_t>(4 * coll.count));
+    for (int i = 0; i < 4; ++i) {
+      if (i > 0) {
+        src.set(filled(ALQ_BF16, count, rank.rank, i));
+        ALQ_DOUBLE("libcuda.so.1", cuGraphLaunch)(exec, stream);
+      }
+      std::vector<Buffer> parts;
+      for (int32_t q = 0; q < rank.size; ++q) {
+        parts.push_back(slice(filled(ALQ_BF16, count, q, i), ALQ_BF16,
+                              rank.rank * coll.count, coll.count));
+      }
+      want = reduced(parts, ALQ_BF16, ALQ_F32, ALQ_SUM, &want);
+      std::string diff =
+          difference(dst.get(gpu.stream.get(), 0, 4 * coll.count).data(), want);
+      rank.check(diff.empty(), fmt::format("replay {}: {}", i, diff));
+    }
+    check_sum(rank, gpu, *gpu.group, "after replays");
+  });
 }
 
 // One event, one launch per operation; the second stream costs one wait.

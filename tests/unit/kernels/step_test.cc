@@ -151,7 +151,7 @@ BOOST_AUTO_TEST_CASE(step_is_refused_and_remembered) {
   ranks.share(1e308, 1);
   ranks.shares[2] = old;
   BOOST_TEST((ranks.decide().outcome == StepOutcome::kDisagree));
-  BOOST_TEST(ranks.result[0].other == 2);
+  BOOST_TEST(ranks.result[0].other == -1);
   ranks.share(1, 1);
   BOOST_TEST((ranks.decide().outcome == StepOutcome::kTaken));
   BOOST_TEST(ranks.result[0].steps == 1);
