@@ -42,8 +42,8 @@ def measure(torch):
     half = tensors(torch.bfloat16)
     for name, to, source in (("f32 to bf16", half, wide),
                              ("bf16 to f32", wide, half)):
-        rate = gb_per_s(torch, lambda a=to, b=source: torch._foreach_copy_(a, b),
-                        COUNT * 6)
+        rate = gb_per_s(
+            torch, lambda a=to, b=source: torch._foreach_copy_(a, b), COUNT * 6)
         say(f"torch: bandwidth of foreach copy {name}", gb_per_s=rate,
             of_copy=rate / copy)
     del half, other

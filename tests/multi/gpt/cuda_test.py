@@ -92,7 +92,8 @@ class Cuda(unittest.TestCase):
         cpu = self.place.train(args)
         for kernel in KERNELS:
             env = stand_ins()
-            env["ALIQUOT_DOUBLE_MUTATE"] = f"name=gpt_{kernel}_f64,drop_launch:2"
+            env["ALIQUOT_DOUBLE_MUTATE"] = (
+                f"name=gpt_{kernel}_f64,drop_launch:2")
             cuda = self.place.train([*args, "--device", "cuda"], env=env)
             with self.subTest(kernel), self.assertRaises(
                     (AssertionError, TypeError)):  # TypeError: null for a NaN
