@@ -42,7 +42,8 @@ WAITS = {
         "evict": "freed slots are poisoned after their readers",
         "gather": "gathers come after the readers of their slot"},
     ("updated", "gather"): {
-        "": "gathers come after the update of the shards"},
+        "gather": "gathers come after the update of the shards",
+        "set_steps": "the number is set after the step in flight"},
     ("updated", "caller"): {
         "await": "passes come after the update of the parameters",
         "open_grads": "new gradients come after the update that reads old ones",
@@ -66,7 +67,7 @@ CAPTURED = ("FSDP, captured, stops early",)
 NEEDS = {
     ("read", "gather"): ("FSDP, not poisoned", "FSDP, f64, last, two streams"),
     ("updated", "gather"): ("FSDP, f64, last, two streams",
-                            "FSDP, no prefetch"),
+                            "FSDP, no prefetch", "FSDP, numbered"),
     ("updated", "caller"): ("DDP, empty steps",
                             "ZERO1, f64, 4 ranks, two streams"),
     ("gathers", "caller"): CAPTURED,

@@ -395,6 +395,8 @@ def run(world, cell, ops, doubles, at=nothing):
             break
         at("step", model)
         reports.append(one_step(model, step))
+        if cell.numbers and step == 0:
+            model.engine.call("alq_step_set", 40)
         if cell.streams == 2:
             stream.change()
         if cell.holds:
