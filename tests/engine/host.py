@@ -43,6 +43,8 @@ class Refused(RuntimeError):
 
 
 def make(struct, **fields):
+    if ON_CUDA and fields.get("gather") == _ffi.ALQ_GATHER_MAP:
+        fields["gather"] = _ffi.ALQ_GATHER_COPY  # devices map nothing
     return struct(struct_size=ctypes.sizeof(struct), **fields)
 
 
@@ -150,9 +152,6 @@ class Engine:
     def plan_and_commit(self, optimizer=None, **plan):
         kind = dict(optimizer or {"kind": _ffi.ALQ_OPTIM_ADAMW, **ADAMW})
         optimizer = make(_ffi.alq_optimizer_desc, **kind)
-        if self.world.stream is not None and \
-                plan.get("gather") == _ffi.ALQ_GATHER_MAP:
-            plan["gather"] = _ffi.ALQ_GATHER_COPY  # devices map nothing
         self.call("alq_optimizer_set", 0, ctypes.byref(optimizer))
         report = make(_ffi.alq_plan_report)
         self.call("alq_engine_plan",
@@ -187,6 +186,13 @@ class Engine:
 
     def ready(self, param):
         self.call("alq_grad_ready", param, self.world.on())
+
+    def push(self, param, **tensor):
+        """A gradient of the host's; tensor: fields of alq_tensor."""
+        tensor = _ffi.alq_tensor(**{**tensor, **self.world.device()})
+        self.call("alq_grad_push", param, ctypes.byref(tensor),
+                  self.world.on())
+        self.world.sync()
 
     def microbatch_end(self):
         self.call("alq_microbatch_end", self.world.on())

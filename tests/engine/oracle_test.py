@@ -239,10 +239,8 @@ class Rank:
 
     def push(self, p, gradient):
         data = np.ascontiguousarray(gradient, np.float32)
-        tensor = _ffi.alq_tensor(
-            data=data.ctypes.data, device_type=1, ndim=1, code=2, bits=32,
-            lanes=1, shape=(ctypes.c_int64 * 1)(len(data)))
-        self.engine.call("alq_grad_push", p, ctypes.byref(tensor), None)
+        self.engine.push(p, data=data.ctypes.data, ndim=1, code=2, bits=32,
+                         lanes=1, shape=(ctypes.c_int64 * 1)(len(data)))
 
     def backward(self, u, step, m, scale, events):
         if events["recompute"]:

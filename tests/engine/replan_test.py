@@ -256,6 +256,7 @@ class Replan(unittest.TestCase):
         self.assertEqual(host.run_ranks(LIBRARY, 2, rank_main),
                          [_ffi.ALQ_RANK_MISMATCH] * 2)
 
+    @unittest.skipIf(host.ON_CUDA, "the fault point is shared memory's")
     def test_a_failure_while_values_move_is_an_error_on_all_ranks(self):
         def rank_main(world):
             model = Model(world, PLANS["fsdp copy"])

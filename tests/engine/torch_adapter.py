@@ -122,11 +122,10 @@ class Adapter:
 
     def _push(self, param):
         grad, param.value.grad = param.value.grad.contiguous(), None
-        tensor = _ffi.alq_tensor(
-            data=grad.data_ptr(), device_type=_ffi.ALQ_DEVICE_CPU, lanes=1,
+        self.engine.push(
+            param.id, data=grad.data_ptr(), lanes=1,
             code=DTYPES[grad.dtype][1], bits=8 * grad.element_size(),
             ndim=grad.dim(), shape=host.array(ctypes.c_int64, grad.shape))
-        self.engine.call("alq_grad_push", param.id, ctypes.byref(tensor), None)
         for unit in param.units:
             self.log.append("g" + str(unit.index))
             unit.left -= 1
