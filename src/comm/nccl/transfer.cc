@@ -1,5 +1,5 @@
-// Uneven gathers and sums are one broadcast or reduction per rank, grouped:
-// NCCL runs a group as one launch.  All that only moves data moves bytes, so
+// Gathers and sums of uneven parts are one broadcast or reduction per rank,
+// grouped: NCCL runs a group as one launch.  All that only moves data moves bytes, so
 // every dtype can.  Cost: one launch.
 #include "comm/nccl/transfer.h"
 
@@ -53,6 +53,13 @@ class Calls {
   int64_t part(std::span<const int64_t> counts, int32_t q) const {
     return counts.empty() ? w_.count : counts[static_cast<size_t>(q)];
   }
+  // Every rank's count, if they are equal.
+  std::optional<int64_t> even() const {
+    for (int64_t count : w_.counts) {
+      if (count != w_.counts[0]) return std::nullopt;
+    }
+    return part(w_.counts, 0);
+  }
   static size_t n(int64_t count) { return static_cast<size_t>(count); }
   size_t units(int64_t count) const { return n(count * unit_); }
 
@@ -79,10 +86,10 @@ class Calls {
   }
 
   void reduce_scatter() {
-    if (w_.counts.empty()) {
-      if (w_.count == 0) return;
+    if (const auto count = even()) {
+      if (*count == 0) return;
       note("ncclReduceScatter",
-           api_.reduce_scatter(w_.src, w_.dst, n(w_.count), type_, op_, comm_,
+           api_.reduce_scatter(w_.src, w_.dst, n(*count), type_, op_, comm_,
                                stream_));
       return;
     }
@@ -108,9 +115,9 @@ class Calls {
   }
 
   void all_gather() {
-    if (w_.counts.empty()) {
-      if (w_.count == 0) return;
-      note("ncclAllGather", api_.all_gather(w_.src, w_.dst, units(w_.count),
+    if (const auto count = even()) {
+      if (*count == 0) return;
+      note("ncclAllGather", api_.all_gather(w_.src, w_.dst, units(*count),
                                             kUint8, comm_, stream_));
       return;
     }

@@ -1,6 +1,7 @@
 // A site is the caller of the device's function, as an offset in its library,
 // with the parts that event and stream play in the engine: it makes a stream
-// for gathers and one for reductions, then four events, then four per bundle.
+// for gathers and one for reductions, then the events of kOnce, then four per
+// bundle.
 #include "tests/doubles/cuda/sites.h"
 
 #include <dlfcn.h>
@@ -9,6 +10,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 
 namespace aliquot::cuda_double {
 namespace {
@@ -33,14 +35,16 @@ const void* above(const void* caller) {
 }
 
 const char* event_name(const EventImpl& event, const ContextImpl& context) {
-  constexpr const char* kOnce[] = {"updated", "used", "gathers", "reductions"};
+  constexpr const char* kOnce[] = {"updated", "used", "gathers", "reductions",
+                                   "met"};
+  constexpr int kFirst = std::size(kOnce);
   constexpr const char* kBundle[] = {"gathered", "reduced", "written", "read"};
   if (context.engine_streams < 0 || event.streams != context.engine_streams) {
     return "other";
   }
-  if (event.number < 4) return kOnce[event.number];
-  if (event.number >= 4 + 4 * context.bundles) return "other";
-  return kBundle[event.number % 4];
+  if (event.number < kFirst) return kOnce[event.number];
+  const int number = event.number - kFirst;
+  return number < 4 * context.bundles ? kBundle[number % 4] : "other";
 }
 
 const char* stream_name(const StreamImpl& stream, const ContextImpl& context) {

@@ -45,6 +45,7 @@ class Cell:
     max_open: int = 1
     processes: bool = False
     poison: bool = True     # of freed memory
+    numbers: bool = False   # steps get another number while one is in flight
     empty: bool = False     # no unit is begun in odd steps
 
     def states(self):
@@ -114,6 +115,7 @@ CELLS = [
     *(Cell(f"DDP, released in {what}", DDP, 1, drops=what, steps=1,
            reports=(0,), passes="push" if what == "push" else "")
       for what in ("begin", "end", "microbatch", "push")),
+    Cell("FSDP, numbered", FSDP, 2, numbers=True, reports=(2,)),
     Cell("FSDP, collectives", FSDP, 2, collects=True, streams=2),
     Cell("FSDP, captured, stops early", FSDP, 2, captures=True, steps=4,
          passes="stops"),

@@ -6,7 +6,8 @@ until its results differ from the CPU device's, the stand-ins report a violation
 or a call fails.  Every place that waits for or records an event is found by
 running the cells, so a new one can not be forgotten: it has to be named here.
 
-Usage: mutations.py LIBRARY OPS DOUBLES IMAGE --check|--write TABLE [NAME...]
+Usage: mutations.py LIBRARY OPS DOUBLES IMAGE --check|--write TABLE
+                    [--only NAME...]
 """
 
 import argparse
@@ -41,7 +42,8 @@ WAITS = {
         "evict": "freed slots are poisoned after their readers",
         "gather": "gathers come after the readers of their slot"},
     ("updated", "gather"): {
-        "": "gathers come after the update of the shards"},
+        "gather": "gathers come after the update of the shards",
+        "set_steps": "the number is set after the step in flight"},
     ("updated", "caller"): {
         "await": "passes come after the update of the parameters",
         "open_grads": "new gradients come after the update that reads old ones",
@@ -53,23 +55,29 @@ WAITS = {
     ("gathers", "caller"): {"": "the update comes after gathers of what it "
                                 "changes"},
     ("reductions", "caller"): {"": "the decision comes after all reductions"},
+    ("met", "caller"): {"": "a step ends after all ranks have met"},
     ("used", "gather"): {"": "memory is freed after the caller's last work"},
 }
+# Places that are not needed over NCCL, by stream and function: the meeting waits
+# for the decision, and NCCL's groups put their operations one after the other on
+# all streams anyway ("the NCCL operation before").  Other groups do not.
+IMPLIED = {("other", "reduce", "meet_after")}
 # Cells that need a wait, where not many do.
 CAPTURED = ("FSDP, captured, stops early",)
 NEEDS = {
     ("read", "gather"): ("FSDP, not poisoned", "FSDP, f64, last, two streams"),
     ("updated", "gather"): ("FSDP, f64, last, two streams",
-                            "FSDP, no prefetch"),
+                            "FSDP, no prefetch", "FSDP, numbered"),
     ("updated", "caller"): ("DDP, empty steps",
                             "ZERO1, f64, 4 ranks, two streams"),
     ("gathers", "caller"): CAPTURED,
+    ("met", "caller"): CAPTURED,
 }
 RECORDS = {
     "updated": "parameters are updated", "used": "the caller's last work",
     "gathers": "all gathers", "reductions": "all reductions",
     "gathered": "a unit is gathered", "reduced": "gradients are reduced",
-    "written": "gradients are written", "read": "the slot's readers are through",
+    "met": "all ranks have met", "written": "gradients are written", "read": "the slot's readers are through",
 }
 RELEASED = tuple(c.name for c in CELLS if c.drops)
 FSDP = ("FSDP, f64, last, two streams", "FSDP, no prefetch", "FSDP",
@@ -151,6 +159,8 @@ def of_sites(sites):
             for offset in sorted({key.split()[1] for key in keys}):
                 chained.add(offset)
             continue
+        if (event, stream, function) in IMPLIED:
+            continue
         names = WAITS.get((event, stream))
         if names is None:
             unknown.append((kind, event, stream, function))
@@ -182,7 +192,7 @@ def of_sites(sites):
             found.append(Mutation(
                 f"record: {event}", f"lost: {RECORDS[event]}",
                 f"site={key},drop_record:0",
-                {"gathers": CAPTURED, "used": RELEASED,
+                {"gathers": CAPTURED, "met": CAPTURED, "used": RELEASED,
                  "read": ("FSDP, not poisoned", *FSDP)}.get(
                      event, FSDP + MIXED), "committed"))
     return found, unknown
@@ -222,7 +232,8 @@ def faulty(part, cell, seed, mutation, known={}):
     except (AssertionError, TimeoutError) as error:
         if part.violations():
             return "violation"
-        refused = isinstance(error.__cause__, host.Refused)
+        refused = isinstance(error.__cause__,
+                             (host.Refused, scripted.DriverError))
         return "error" if refused else f"failed: {error}"
     if part.violations():
         return "violation"
@@ -353,7 +364,7 @@ def main():
     parser.add_argument("paths", nargs=4)
     parser.add_argument("--check")
     parser.add_argument("--write")
-    parser.add_argument("names", nargs="*")
+    parser.add_argument("--only", nargs="*", default=[])
     args = parser.parse_args()
     sites = all_sites(args.paths)
     waits, unknown = of_sites(sites)
@@ -365,9 +376,9 @@ def main():
                 if not any(s[1:3] == key and f in ("", s[3]) for s in sites)])
     if missing:
         raise SystemExit(f"no such place any more: {missing}")
-    if args.names:
+    if args.only:
         mutations = [m for m in mutations
-                     if any(n in m.name for n in args.names)]
+                     if any(n in m.name for n in args.only)]
     rows, bad = {}, []
     with concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
         results = list(pool.map(lambda m: judged(args.paths, m), mutations))
@@ -386,7 +397,7 @@ def main():
     if args.write:
         with open(args.write, "w", encoding="utf-8") as out:
             out.write(text)
-    if args.check and not args.names:
+    if args.check and not args.only:
         with open(args.check, encoding="utf-8") as committed:
             if first_columns(committed.read()) != first_columns(text):
                 raise SystemExit(f"{args.check} is not current: mutations.py "

@@ -25,6 +25,7 @@ F, F_NOGRAD, R, B = (_ffi.ALQ_PASS_F, _ffi.ALQ_PASS_F_NOGRAD, _ffi.ALQ_PASS_R,
                      _ffi.ALQ_PASS_B)
 WIDTH = {"f64": 8, "f32": 4, "bf16": 2}
 KINDS = {"f64": 0, "f32": 1, "bf16": 2}
+DELAY_US = 100  # longest, of a stream that is neither fast nor slow
 THREAD_LOCAL = 1  # mode of a capture
 
 
@@ -50,6 +51,10 @@ class Doubles:
         return self.cuda.double_count(what.encode())
 
 
+class DriverError(RuntimeError):
+    """The stand-in for the driver refused a call of the host."""
+
+
 class Stream:
     """Where the operations of one rank go: its thread, or a stream."""
 
@@ -68,6 +73,10 @@ class Stream:
             ctypes.c_void_p(self.world.stream.handle), self.run,
             ctypes.byref(op))
         assert code == 0, code
+
+    def slow(self, longest_us):
+        if self.world.stream is not None:
+            self.doubles.cuda.double_delay_us(ctypes.c_int64(longest_us))
 
     def change(self):
         """Another stream of the caller's: from now on calls get that one."""
@@ -117,7 +126,8 @@ class Stream:
 
     def call(self, name, *args):
         code = getattr(self.doubles.cuda, name)(*args)
-        assert code == 0, (name, code)
+        if code != 0:
+            raise DriverError(f"{name} returned {code}")
 
 
 class Scripted:
@@ -259,7 +269,9 @@ class Scripted:
         if what == "step":
             for m in range(self.cell.microbatches):
                 self.microbatch(9, m, m + 1 == self.cell.microbatches)
-            self.op(**late)
+            # All of it is late: a sleep before would only delay the look of
+            # what frees memory as well.
+            self.stream.slow(3000)
             self.engine.step(0.01, 0.1, self.cell.clip, False)
             return
         self.engine.microbatch(_ffi.ALQ_TRAIN)
@@ -383,6 +395,8 @@ def run(world, cell, ops, doubles, at=nothing):
             break
         at("step", model)
         reports.append(one_step(model, step))
+        if cell.numbers and step == 0:
+            model.engine.call("alq_step_set", 40)
         if cell.streams == 2:
             stream.change()
         if cell.holds:
@@ -397,6 +411,7 @@ def run(world, cell, ops, doubles, at=nothing):
         at("released", model)
         model.engine.c.alq_engine_release(model.engine.handle)
         stream.sync()
+        stream.slow(DELAY_US)
     else:
         model.engine.close()
     return reports, seen

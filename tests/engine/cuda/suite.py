@@ -17,7 +17,6 @@ import host  # noqa: E402
 from cells import BY_NAME  # noqa: E402
 from host import _ffi  # noqa: E402
 
-DELAY_US = 100
 RANK_TIMEOUT_S = 20
 
 
@@ -32,7 +31,7 @@ class Suite:
                       f"nccl_library={doubles}/libnccl.so.2;"
                       f"cuda_image={image}")
         os.environ.setdefault("ALIQUOT_DOUBLE_DEVICES", "8")
-        os.environ.setdefault("ALIQUOT_DOUBLE_DELAY_US", str(DELAY_US))
+        os.environ.setdefault("ALIQUOT_DOUBLE_DELAY_US", str(scripted.DELAY_US))
         self.doubles = scripted.Doubles(doubles)
 
     def place(self, device, rank):
