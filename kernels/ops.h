@@ -24,6 +24,9 @@ enum class OpCode : int32_t {
   kNorm,
   kFinite,
   kStamp,
+  kRates,
+  kShare,
+  kDecide,
 };
 
 // dst[i] = the pattern, `width` bytes (1, 2, 4 or 8) of `bits`, little endian.
@@ -61,11 +64,22 @@ struct AccumulateArgs {
   Dtype dst_dtype, src_dtype;
 };
 
-// What step() decides after the norm is known.  Lives in device memory, so that
-// a step can be captured and replayed: kernels read it, the host need not.
+// What kDecide decides for all optimizer kernels of a step.  Lives in device
+// memory, so that a step can be captured and replayed: kernels read it, the
+// host need not.
 struct StepScalars {
   double grad_scale;  // 1 / sum of weights / loss scale * clip factor
   int64_t skip;       // 1: change nothing
+};
+
+// What is the step's own of one optimizer group; in device memory too.
+struct StepFactors {
+  double beta1, beta2;      // of the optimizer; 0 if it has none
+  double lr, weight_decay;  // from kRates
+  // From kDecide, for step number t, from 1: 1 - lr * weight_decay, lr / (1 -
+  // beta1^t), 1 / sqrt(1 - beta2^t); first: t is 1.
+  double decay, step_size, inv_sqrt_bc2;
+  int64_t first;
 };
 
 // AdamW on a flat shard.  With g = grad * grad_scale, all in the master's dtype
@@ -77,7 +91,8 @@ struct StepScalars {
 // sqrt(1 - beta2^t): formed in f64 by the caller, rounded once.
 // model, if not null, receives p rounded to model_dtype.  grad and state of
 // another dtype are converted first; p is formed from m and v before they are
-// rounded to state_dtype.  scalars null: scale 1.
+// rounded to state_dtype.  scalars null: scale 1.  factors, if not null: decay,
+// step_size and inv_sqrt_bc2 come from there when the kernel runs.
 struct AdamWArgs {
   void* master;
   void* model;
@@ -89,11 +104,13 @@ struct AdamWArgs {
   Dtype master_dtype, model_dtype, grad_dtype, state_dtype;
   double beta1, one_minus_beta1, beta2, one_minus_beta2;
   double decay, step_size, inv_sqrt_bc2, eps;
+  const StepFactors* factors;
 };
 
 // SGD as PyTorch defines it: g += wd * p; if momentum: buf = first ? g :
 // momentum * buf + (1 - dampening) * g; g = nesterov ? g + momentum * buf :
-// buf; p -= lr * g.
+// buf; p -= lr * g.  factors, if not null: lr, weight_decay and first come from
+// there when the kernel runs.
 struct SgdArgs {
   void* master;
   void* model;
@@ -104,6 +121,7 @@ struct SgdArgs {
   Dtype master_dtype, model_dtype, grad_dtype, state_dtype;
   double lr, weight_decay, momentum, dampening;
   int64_t nesterov, first;
+  const StepFactors* factors;
 };
 
 // A sum of squares that does not depend on the order or grouping of its terms:
@@ -118,7 +136,7 @@ struct NormBins {
   int64_t nonfinite;      // count of inf and nan seen
   int64_t first_bad;      // smallest `base` + index of one, if nonfinite > 0;
                           // else -1 (0 in zeroed bins)
-  int64_t reserved;
+  int64_t reserved;       // 0; a lock while a kernel on a GPU adds
 };
 static_assert(sizeof(NormBins) <= 256);
 
@@ -143,10 +161,104 @@ struct FiniteArgs {
   int64_t base;
 };
 
-// *at = the monotonic clock when the stream gets here, in nanoseconds.
+// *at = the clock of the device when the stream gets here, in nanoseconds, +
+// offset.  A device whose clock is not the host's monotonic one sets the offset
+// at launch; callers leave it 0.
 struct StampArgs {
   int64_t* at;
+  int64_t offset;
 };
+
+// ---- The step, decided on the stream.  Per rank and step: kRates and kShare,
+// kNorm into the share, an all-gather of the shares, kDecide, the optimizer
+// kernels.  One thread's work each; nothing here is for the host to read but
+// StepResult.
+
+// The first infinite or NaN element that a rank contributed to reductions: of
+// the lowest rank, its lowest element.
+struct BadSource {
+  int64_t element = -1;  // Coll::base + the index in src; -1: none
+  int32_t rank = -1;     // in the group that summed; -1: this rank
+  int32_t reserved = 0;
+};
+
+// Counters that live on the device.
+struct StepCounters {
+  int64_t steps;   // taken: kDecide counts
+  int64_t serial;  // shares formed: kShare counts
+};
+
+// What a rank brings to a step; gathered as bytes.
+struct StepShare {
+  NormBins bins;        // of the elements that this rank counts
+  double weight;        // sum of its microbatches' weights
+  int64_t bad_element;  // first non-finite gradient it found; -1: none
+  int32_t bad_microbatch, bad_rank;  // of that; the rank is of the world
+  uint64_t call;                     // hash of the step's arguments
+  int64_t steps;                     // taken before
+  int64_t serial;  // last: a share of an earlier step has an earlier one
+};
+
+// factors[first + i].lr = lr[i], and the weight decay; count <= kMost.
+struct RatesArgs {
+  static constexpr int kMost = 12;
+  StepFactors* factors;
+  int32_t first, count;
+  double lr[kMost], weight_decay[kMost];
+};
+
+// Forms the own share: bins are `counted` if use_counted, else empty (kNorm
+// adds to them); the first of bad[microbatches] that has an element is this
+// rank's, ranks[i] being the world rank of BadSource::rank i.
+// ++counters->serial. Clears what the next step's reductions write: *counted
+// and bad[].
+struct ShareArgs {
+  StepShare* share;
+  StepCounters* counters;
+  NormBins* counted;
+  BadSource* bad;
+  const int32_t* ranks;
+  double weight;
+  uint64_t call;
+  int32_t microbatches, own_rank, use_counted, reserved;
+};
+
+enum class StepOutcome : int32_t {
+  kNone,  // no step yet
+  kTaken,
+  kSkipped,   // a gradient or the norm is not finite
+  kDisagree,  // shares' calls, steps or serials differ
+  kWeights,   // the sum of weights is not above 0, or it or its inverse is inf
+};
+
+// In memory that the host reads.
+struct StepResult {
+  int64_t steps;        // taken, with this one
+  int64_t bad_element;  // kSkipped: the first, or -1
+  double grad_norm, weight_sum;
+  int32_t bad_rank, bad_microbatch;
+  StepOutcome outcome;
+  // kDisagree: the first share that differs from the first one; -1: a share is
+  // of an earlier step.
+  int32_t other;
+};
+
+// Merges the shares in order and decides: scalars, what each group's factors
+// say of this step, counters->steps if it is taken.  Unless it is,
+// scalars->skip is 1.  result[0] receives the outcome; result[1] too if it is
+// kDisagree or kWeights and result[1].outcome is kNone: the host takes it away
+// some time.
+struct DecideArgs {
+  const StepShare* shares;
+  int64_t n;
+  StepScalars* scalars;
+  StepFactors* factors;
+  StepCounters* counters;
+  StepResult* result;
+  double loss_scale, clip_norm;  // clip_norm 0: none
+  int32_t groups, reserved;
+};
+static_assert(sizeof(RatesArgs) <= 256 && sizeof(ShareArgs) <= 256);
 
 // Runs one operation on the CPU, on the calling thread.
 void run_cpu(OpCode op, const void* args);

@@ -103,11 +103,13 @@ Finding trial() {
   return f;
 }
 
-// What the library says about a rank of its own.
-Json runtime_info() {
+// What the library says about a rank of its own on this device.
+Json runtime_info(int32_t device_type, const std::string& hints) {
   alq_open_desc desc = {};
   desc.struct_size = sizeof desc;
   desc.bootstrap = ALQ_BOOTSTRAP_SINGLE;
+  desc.device_type = device_type;
+  desc.hints = hints.c_str();
   alq_error error = {};
   error.struct_size = sizeof error;
   alq_context* context = nullptr;
@@ -115,8 +117,31 @@ Json runtime_info() {
     return {{"error", error.message}};
   }
   Json info = info_of(context);
+  alq_close(context, 0, nullptr);
   alq_release(context);
   return info;
+}
+
+// The first card, as a rank finds it.
+Finding gpu(const std::vector<std::string>& folders) {
+  const Json info = runtime_info(
+      ALQ_DEVICE_CUDA, folders.empty() ? ""
+                                       : fmt::format("library_dirs={}",
+                                                     fmt::join(folders, ":")));
+  if (!info.contains("cuda")) {
+    return {"GPU", Verdict::kNote, "ranks can not use one",
+            info.value("error", std::string("no reason was given"))};
+  }
+  const Json& cuda = info["cuda"];
+  auto text = [&](const char* key) {
+    return cuda.value(key, std::string("?"));
+  };
+  return {
+      "GPU", Verdict::kOk,
+      fmt::format("{}, {} MiB, capability {}, driver {}; kernels {}",
+                  text("name"), cuda.value("memory_bytes", int64_t{0}) >> 20,
+                  text("capability"), text("driver"), text("kernels")),
+      ""};
 }
 
 struct Section {
@@ -176,7 +201,9 @@ int doctor(bool json, const std::vector<std::string>& folders) {
       healthy &= f.verdict != Verdict::kBad;
     }
   }
-  Json runtime = runtime_info();
+  Json runtime = runtime_info(ALQ_DEVICE_CPU, "");
+  // Last: a process that has used a GPU does not fork well.
+  sections.push_back({"GPU", {gpu(folders)}});
   if (json) {
     fmt::print("{}\n", to_json(sections, runtime, healthy).dump(2));
   } else {

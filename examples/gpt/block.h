@@ -8,10 +8,8 @@
 
 #include <cstdint>
 
-#include "attention.h"
-#include "gemm.h"
 #include "host.h"
-#include "rope.h"
+#include "ops.h"
 #include "shape.h"
 
 namespace gpt {
@@ -27,9 +25,9 @@ template <class T>
 class Block {
  public:
   using C = Compute<T>;
-  Block(const Shape& shape, Pool& pool, Gemm<T>& gemm);
+  Block(const Shape& shape, Ops<T>& ops);
 
-  BlockState<T> make_state(Pool& pool) const;
+  BlockState<T> make_state() const;
 
   // x, y: [rows, hidden]; y may not be x.
   void forward(UnitView unit, const T* x, const BlockState<T>& state, T* y);
@@ -48,9 +46,7 @@ class Block {
                           const BlockState<T>& s, T* d);
 
   Shape s_;
-  Gemm<T>& gemm_;
-  Rope<C> rope_;
-  Attention<T> attention_;
+  Ops<T>& ops_;
   T *dact_, *dout_, *dq_, *dk_, *dv_;
   C *dnorm_, *dweight_;
 };

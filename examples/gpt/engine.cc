@@ -34,7 +34,7 @@ nlohmann::json report_of(const alq_engine* engine) {
 
 Engine::Engine(Session& session, const Options& options, const Layout& layout,
                int64_t microbatches)
-    : plan_(make_desc<alq_plan_report>()) {
+    : session_(session), plan_(make_desc<alq_plan_report>()) {
   Status status;
   auto desc = make_desc<alq_engine_desc>();
   desc.name = "gpt";
@@ -114,21 +114,21 @@ UnitView Engine::begin(int64_t unit, Pass pass) {
   Status status;
   auto view = make_desc<alq_unit_view>();
   status.check(alq_unit_begin(engine_.get(), units_[static_cast<size_t>(unit)],
-                              pass_of(pass), nullptr, &view, status));
+                              pass_of(pass), session_.stream(), &view, status));
   return {view.params, view.grads, view.betas};
 }
 
 void Engine::end(int64_t unit, Pass pass) {
   Status status;
   status.check(alq_unit_end(engine_.get(), units_[static_cast<size_t>(unit)],
-                            pass_of(pass), nullptr, status));
+                            pass_of(pass), session_.stream(), status));
 }
 
 void Engine::ready(int64_t unit, int64_t index) {
   Status status;
   const auto& ids = unit_params_[static_cast<size_t>(unit)];
   status.check(alq_grad_ready(engine_.get(), ids[static_cast<size_t>(index)],
-                              nullptr, status));
+                              session_.stream(), status));
 }
 
 double Engine::begin_training(double weight, bool last) {
@@ -148,7 +148,7 @@ void Engine::begin_evaluation() {
 
 void Engine::end_microbatch() {
   Status status;
-  status.check(alq_microbatch_end(engine_.get(), nullptr, status));
+  status.check(alq_microbatch_end(engine_.get(), session_.stream(), status));
 }
 
 alq_step_report Engine::step(double lr, const Options& options) {
@@ -161,7 +161,8 @@ alq_step_report Engine::step(double lr, const Options& options) {
   desc.n_groups = kGroups;
   desc.clip_norm = options.clip;
   auto report = make_desc<alq_step_report>();
-  status.check(alq_step(engine_.get(), &desc, nullptr, &report, status));
+  status.check(
+      alq_step(engine_.get(), &desc, session_.stream(), &report, status));
   return report;
 }
 

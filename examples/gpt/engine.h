@@ -45,6 +45,7 @@ class Engine final : public Host {
   void set_optimizers();
   void plan(const Options& options, int64_t microbatches);
 
+  Session& session_;
   Handle<alq_engine, alq_engine_release> engine_;
   std::vector<int64_t> params_;                    // ids
   std::vector<int64_t> units_;                     // ids

@@ -45,14 +45,6 @@ class Grads {
   C beta(int64_t i) const { return view_.betas[i] == 0 ? C{0} : C{1}; }
   void ready(int64_t i) const { host_.ready(unit_, i); }
 
-  // Puts a gradient that was summed elsewhere in its place, or adds it.
-  void put(int64_t i, int64_t count, const C* sum, bool add) const {
-    T* to = grad(i);
-    for (int64_t j = 0; j < count; ++j) {
-      to[j] = down<T>(add ? sum[j] + up(to[j]) : sum[j]);
-    }
-  }
-
  private:
   Host& host_;
   int64_t unit_;

@@ -4,8 +4,6 @@
 #include <vector>
 
 #include "block.h"
-#include "loss.h"
-#include "rmsnorm.h"
 
 namespace gpt {
 namespace {
@@ -17,7 +15,7 @@ template <class T>
 class Transformer final : public Model {
  public:
   using C = Compute<T>;
-  explicit Transformer(const Shape& shape);
+  Transformer(const Shape& shape, std::unique_ptr<Ops<T>> ops);
 
   double forward(Host& host, const uint8_t* tokens) override {
     return run(host, tokens, Pass::kForward);
@@ -26,12 +24,11 @@ class Transformer final : public Model {
     return run(host, tokens, Pass::kForwardNoGrad);
   }
   void backward(Host& host, double factor) override;
-  int64_t activation_bytes() const override { return pool_.bytes(); }
+  int64_t activation_bytes() const override { return ops_->bytes(); }
 
  private:
   double run(Host& host, const uint8_t* tokens, Pass pass);
   void split(const uint8_t* tokens);
-  void embed(const T* table);
   double head(UnitView root);
   void head_backward(const Grads<T>& root, double factor);
   void block_backward(Host& host, int64_t layer);
@@ -42,8 +39,7 @@ class Transformer final : public Model {
   }
 
   Shape s_;
-  Pool pool_;
-  Gemm<T> gemm_;
+  std::unique_ptr<Ops<T>> ops_;
   Block<T> block_;
   std::vector<uint8_t> inputs_, targets_;
   std::vector<T*> x_;  // input of every block, then the last one's output
@@ -53,25 +49,26 @@ class Transformer final : public Model {
 };
 
 template <class T>
-Transformer<T>::Transformer(const Shape& shape)
+Transformer<T>::Transformer(const Shape& shape, std::unique_ptr<Ops<T>> ops)
     : s_(shape),
-      gemm_(pool_),
-      block_(shape, pool_, gemm_),
+      ops_(std::move(ops)),
+      block_(shape, *ops_),
       inputs_(static_cast<size_t>(shape.rows())),
       targets_(static_cast<size_t>(shape.rows())) {
   const int64_t rows = s_.rows(), wide = rows * s_.hidden;
-  for (int64_t l = 0; l <= s_.layers; ++l) x_.push_back(pool_.take<T>(wide));
+  for (int64_t l = 0; l <= s_.layers; ++l)
+    x_.push_back(ops_->template take<T>(wide));
   for (int64_t l = 0; l < (s_.checkpoint ? 1 : s_.layers); ++l) {
-    states_.push_back(block_.make_state(pool_));
+    states_.push_back(block_.make_state());
   }
-  normed_ = pool_.take<T>(wide);
-  d_ = pool_.take<T>(wide);
-  dlogits_ = pool_.take<T>(rows * kVocab);
-  logits_ = pool_.take<C>(rows * kVocab);
-  scale_ = pool_.take<C>(rows);
-  dnorm_ = pool_.take<C>(wide);
-  dweight_ = pool_.take<C>(s_.hidden);
-  dembed_ = pool_.take<C>(kVocab * s_.hidden);
+  normed_ = ops_->template take<T>(wide);
+  d_ = ops_->template take<T>(wide);
+  dlogits_ = ops_->template take<T>(rows * kVocab);
+  logits_ = ops_->template take<C>(rows * kVocab);
+  scale_ = ops_->template take<C>(rows);
+  dnorm_ = ops_->template take<C>(wide);
+  dweight_ = ops_->template take<C>(s_.hidden);
+  dembed_ = ops_->template take<C>(kVocab * s_.hidden);
 }
 
 template <class T>
@@ -81,14 +78,7 @@ void Transformer<T>::split(const uint8_t* tokens) {
     std::copy_n(sample, s_.seq, inputs_.data() + i * s_.seq);
     std::copy_n(sample + 1, s_.seq, targets_.data() + i * s_.seq);
   }
-}
-
-template <class T>
-void Transformer<T>::embed(const T* table) {
-  for (int64_t r = 0; r < s_.rows(); ++r) {
-    const int64_t token = inputs_[static_cast<size_t>(r)];
-    std::copy_n(table + token * s_.hidden, s_.hidden, x_[0] + r * s_.hidden);
-  }
+  ops_->set_tokens(inputs_.data(), targets_.data());
 }
 
 template <class T>
@@ -97,18 +87,18 @@ double Transformer<T>::head(UnitView root) {
   const auto w = [&](int64_t i) {
     return static_cast<const T*>(root.params[i]);
   };
-  rmsnorm(wide, x_.back(), w(kFinalNorm), normed_, scale_);
-  gemm_(C{1}, in<T>(normed_, wide.rows, wide.cols),
-        transposed(in(w(head_param()), kVocab, wide.cols)), C{0},
-        out(logits_, wide.rows, kVocab));
-  return cross_entropy<T>({wide.rows, kVocab}, targets_.data(), logits_);
+  ops_->rmsnorm(wide, x_.back(), w(kFinalNorm), normed_, scale_);
+  ops_->multiply_wide(in<T>(normed_, wide.rows, wide.cols),
+                      transposed(in(w(head_param()), kVocab, wide.cols)), C{0},
+                      out(logits_, wide.rows, kVocab));
+  return ops_->loss(logits_);
 }
 
 template <class T>
 double Transformer<T>::run(Host& host, const uint8_t* tokens, Pass pass) {
   split(tokens);
   const UnitView root = host.begin(kRoot, pass);
-  embed(static_cast<const T*>(root.params[kEmbed]));
+  ops_->embed(static_cast<const T*>(root.params[kEmbed]), x_[0]);
   for (int64_t l = 0; l < s_.layers; ++l) {
     const auto i = static_cast<size_t>(l);
     const UnitView unit = host.begin(kFirstBlock + l, pass);
@@ -123,21 +113,21 @@ double Transformer<T>::run(Host& host, const uint8_t* tokens, Pass pass) {
 template <class T>
 void Transformer<T>::head_backward(const Grads<T>& root, double factor) {
   const int64_t rows = s_.rows(), hidden = s_.hidden, w = head_param();
-  cross_entropy_backward({rows, kVocab}, targets_.data(), factor, logits_,
-                         dlogits_);
+  ops_->loss_backward(factor, logits_, dlogits_);
   const In<T> dlogits = in<T>(dlogits_, rows, kVocab);
   if (root.wanted(w)) {
-    gemm_(C{1}, transposed(dlogits), in<T>(normed_, rows, hidden), root.beta(w),
-          out(root.grad(w), kVocab, hidden));
+    ops_->multiply(C{1}, transposed(dlogits), in<T>(normed_, rows, hidden),
+                   root.beta(w), out(root.grad(w), kVocab, hidden));
     if (!s_.tied) root.ready(w);  // else the embedding's part comes on top
   }
-  gemm_(C{1}, dlogits, in(root.param(w), kVocab, hidden), C{0},
-        out(dnorm_, rows, hidden));
-  std::fill_n(d_, rows * hidden, T{});
-  rmsnorm_backward({rows, hidden}, x_.back(), root.param(kFinalNorm), scale_,
-                   dnorm_, d_, dweight_);
+  ops_->multiply_wide(dlogits, in(root.param(w), kVocab, hidden), C{0},
+                      out(dnorm_, rows, hidden));
+  ops_->zero(rows * hidden, d_);
+  ops_->rmsnorm_backward({rows, hidden}, x_.back(), root.param(kFinalNorm),
+                         scale_, dnorm_, d_, dweight_);
   if (!root.wanted(kFinalNorm)) return;
-  root.put(kFinalNorm, hidden, dweight_, root.beta(kFinalNorm) != C{0});
+  ops_->put(hidden, dweight_, root.beta(kFinalNorm) != C{0},
+            root.grad(kFinalNorm));
   root.ready(kFinalNorm);
 }
 
@@ -158,14 +148,9 @@ void Transformer<T>::block_backward(Host& host, int64_t layer) {
 template <class T>
 void Transformer<T>::embed_backward(const Grads<T>& root) {
   if (!root.wanted(kEmbed)) return;
-  std::fill_n(dembed_, kVocab * s_.hidden, C{0});
-  for (int64_t r = 0; r < s_.rows(); ++r) {
-    C* to = dembed_ + inputs_[static_cast<size_t>(r)] * s_.hidden;
-    const T* from = d_ + r * s_.hidden;
-    for (int64_t j = 0; j < s_.hidden; ++j) to[j] += up(from[j]);
-  }
-  root.put(kEmbed, kVocab * s_.hidden, dembed_,
-           s_.tied || root.beta(kEmbed) != C{0});
+  ops_->embed_backward(d_, dembed_);
+  ops_->put(kVocab * s_.hidden, dembed_, s_.tied || root.beta(kEmbed) != C{0},
+            root.grad(kEmbed));
   root.ready(kEmbed);
 }
 
@@ -181,12 +166,16 @@ void Transformer<T>::backward(Host& host, double factor) {
 }  // namespace
 
 template <class T>
-std::unique_ptr<Model> make_model(const Shape& shape) {
-  return std::make_unique<Transformer<T>>(shape);
+std::unique_ptr<Model> make_model(const Shape& shape,
+                                  std::unique_ptr<Ops<T>> ops) {
+  return std::make_unique<Transformer<T>>(shape, std::move(ops));
 }
 
-template std::unique_ptr<Model> make_model<double>(const Shape&);
-template std::unique_ptr<Model> make_model<float>(const Shape&);
-template std::unique_ptr<Model> make_model<Bf16>(const Shape&);
+template std::unique_ptr<Model> make_model(const Shape&,
+                                           std::unique_ptr<Ops<double>>);
+template std::unique_ptr<Model> make_model(const Shape&,
+                                           std::unique_ptr<Ops<float>>);
+template std::unique_ptr<Model> make_model(const Shape&,
+                                           std::unique_ptr<Ops<Bf16>>);
 
 }  // namespace gpt

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "host.h"
+#include "ops.h"
 #include "shape.h"
 
 namespace gpt {
@@ -30,6 +31,13 @@ class Model {
 
 // T: double, float or Bf16.
 template <class T>
-std::unique_ptr<Model> make_model(const Shape& shape);
+std::unique_ptr<Model> make_model(const Shape& shape,
+                                  std::unique_ptr<Ops<T>> ops);
+
+// On the CPU.
+template <class T>
+std::unique_ptr<Model> make_model(const Shape& shape) {
+  return make_model<T>(shape, make_cpu_ops<T>(shape));
+}
 
 }  // namespace gpt

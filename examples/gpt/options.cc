@@ -12,6 +12,7 @@ namespace {
 using Names = std::map<std::string, int32_t>;
 
 const Names kDtypes = {{"f64", ALQ_F64}, {"f32", ALQ_F32}, {"bf16", ALQ_BF16}};
+const Names kDevices = {{"cpu", ALQ_DEVICE_CPU}, {"cuda", ALQ_DEVICE_CUDA}};
 const Names kStrategies = {
     {"auto", ALQ_STRATEGY_DEFAULT}, {"single", ALQ_STRATEGY_SINGLE},
     {"ddp", ALQ_STRATEGY_DDP},      {"zero1", ALQ_STRATEGY_ZERO1},
@@ -120,6 +121,10 @@ void add_parallel(CLI::App& app, Options& o) {
              "reduce in each microbatch or in the last");
   app.add_option("--nesting", o.nesting,
                  "levels of the gradient sum, outermost first, e.g. \"4x2\"");
+  add_choice(app, "--device", o.device, kDevices, "where the model computes");
+  app.add_option("--device-id", o.device_id,
+                 "with cuda: which GPU; -1: the rank's number on its host")
+      ->check(CLI::Range(-1, 1023));
   app.add_option("--ranks", o.ranks, "with --threads: how many")
       ->check(CLI::Range(1, 1024));
   app.add_flag("--threads", o.threads,
@@ -144,7 +149,8 @@ Options::Options()
       strategy(ALQ_STRATEGY_DEFAULT),
       gather(ALQ_GATHER_AUTO),
       accumulate(ALQ_ACCUMULATE_EXACT),
-      defer(ALQ_DEFER_DEFAULT) {}
+      defer(ALQ_DEFER_DEFAULT),
+      device(ALQ_DEVICE_CPU) {}
 
 int parse_options(int argc, char** argv, Options* options) {
   CLI::App app(

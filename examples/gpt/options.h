@@ -33,7 +33,9 @@ struct Options {
   int32_t prefetch = 0;
   bool replicate_root = false;
 
-  int32_t ranks = 0;  // with threads
+  int32_t device;          // ALQ_DEVICE_*
+  int32_t device_id = -1;  // -1: the rank's number on its host
+  int32_t ranks = 0;       // with threads
   bool threads = false;
 
   std::string json;

@@ -25,6 +25,10 @@ class Rope {
     rotate(rows, heads, x, C{-1});
   }
 
+  // [seq, head_dim / 2]
+  const std::vector<C>& cosines() const { return cos_; }
+  const std::vector<C>& sines() const { return sin_; }
+
  private:
   template <class T>
   void rotate(int64_t rows, int64_t heads, T* x, C direction) const {

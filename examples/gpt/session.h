@@ -45,13 +45,26 @@ struct Place {
   std::string world_name;
 };
 
+// What the rank computes on.
+struct Device {
+  int32_t type = ALQ_DEVICE_CPU;
+  int32_t id = -1;  // of a GPU; -1: the rank's number on its host
+};
+
 class Session {
  public:
-  Session(const Place& place, const std::string& mesh_spec);
+  Session(const Place& place, const Device& device,
+          const std::string& mesh_spec);
 
   int32_t rank() const { return alq_context_rank(context_.get()); }
   int32_t size() const { return alq_context_size(context_.get()); }
   alq_mesh* mesh() const { return mesh_.get(); }
+  // What the model's work is enqueued on; null on the CPU.
+  const alq_stream* stream() const {
+    return stream_.handle == nullptr ? nullptr : &stream_;
+  }
+  void wait() const;                // until all of it is done
+  std::string driver_path() const;  // of the GPU driver
 
   // The rank's number among the data ranks: shards run fastest.
   int32_t data_rank() const;
@@ -63,7 +76,10 @@ class Session {
   void abort(const std::string& reason);  // wakes all other ranks
 
  private:
+  void open(const Place& place, const Device& device);
+
   Handle<alq_context, alq_release> context_;
+  alq_stream stream_ = {};
   Handle<alq_mesh, alq_mesh_release> mesh_;
   Handle<alq_group, alq_group_release> world_;
 };

@@ -9,6 +9,7 @@
 #include <numbers>
 #include <vector>
 
+#include "cuda/cuda_ops.h"
 #include "engine.h"
 #include "gemm.h"
 #include "report.h"
@@ -19,10 +20,22 @@ namespace {
 
 constexpr size_t kLastSteps = 20;  // the reached loss is their mean
 
-std::unique_ptr<Model> model_of(const Options& o) {
-  if (o.dtype == ALQ_F64) return make_model<double>(o.shape);
-  if (o.dtype == ALQ_BF16) return make_model<Bf16>(o.shape);
-  return make_model<float>(o.shape);
+template <class T>
+std::unique_ptr<Model> model_on(const Options& o, const Session& session) {
+  if (session.stream() == nullptr) return make_model<T>(o.shape);
+  const alq_stream& stream = *session.stream();
+  cuda::Place place;
+  place.driver = session.driver_path();
+  place.device = stream.device_id;
+  place.stream = stream.handle;
+  place.wait = [&session] { session.wait(); };
+  return make_model<T>(o.shape, make_cuda_ops<T>(o.shape, std::move(place)));
+}
+
+std::unique_ptr<Model> model_of(const Options& o, const Session& session) {
+  if (o.dtype == ALQ_F64) return model_on<double>(o, session);
+  if (o.dtype == ALQ_BF16) return model_on<Bf16>(o, session);
+  return model_on<float>(o, session);
 }
 
 double seconds() {
@@ -83,7 +96,7 @@ class Trainer {
         session_(session),
         share_(options, session),
         layout_(layout_of(options.shape)),
-        model_(model_of(options)),
+        model_(model_of(options, session)),
         engine_(session, options, layout_, share_.count),
         tokens_(static_cast<size_t>(options.shape.micro_batch *
                                     (options.shape.seq + 1))) {
@@ -257,7 +270,7 @@ void check_options(const Options& options) {
 
 void train(const Options& options, const Corpus& corpus, const Place& place) {
   use_one_blas_thread();
-  Session session(place, options.mesh);
+  Session session(place, {options.device, options.device_id}, options.mesh);
   try {
     Trainer(options, corpus, session).run();
   } catch (const std::exception& error) {

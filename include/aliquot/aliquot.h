@@ -183,7 +183,7 @@ typedef struct alq_open_desc {
   int32_t bootstrap;
   int32_t rank, world_size;          /* STORE, BYTES, LOCAL */
   int32_t local_rank, local_size;    /* 0 local_size: derived */
-  int32_t device_type, device_id;    /* 0: CPU */
+  int32_t device_type, device_id;    /* 0: CPU; CUDA: the driver's number */
   int32_t progress;
   const char* store_address; /* "host:port"; rank 0 listens */
   const char* store_secret;  /* shared secret, 1 to 256 bytes */
@@ -195,8 +195,14 @@ typedef struct alq_open_desc {
    * lie on huge pages.  stage_sums=BYTES, stage_copies=BYTES (on rank 0): up to
    * this many bytes that one rank has for another, private memory is copied
    * through shared memory instead of read by a system call; stage_streams=0 or
-   * 1: it is written there through or past the caches.  All three are measured
-   * when the world is made, unless given.
+   * 1: it, and results that peers read next, are written through or past the
+   * caches.  All three are measured when the world is made, and the last now and
+   * then after that, unless given.
+   * cuda_library=PATH, nccl_library=PATH, cublas_library=PATH: load exactly
+   * this; library_dirs=PATH:PATH: look for the last two here before the
+   * system's places.  cuda_image=PATH: GPU kernels of this file instead of the
+   * built-in ones.  ALIQUOT_HINTS in the environment has hints too, which come
+   * before these.
    * flight_dir=PATH (or ALIQUOT_FLIGHT_DIR): keep the last
    * operations in PATH/rank-N.flight, which outlives the process; the command
    * `aliquot blame PATH` reads them.  PATH exists and has no ';'. */
@@ -294,7 +300,8 @@ typedef struct alq_event alq_event;
 typedef struct alq_work alq_work;
 typedef struct alq_buffer alq_buffer;
 
-/* Creates a CPU stream of this context.
+/* Creates a stream of this context: on CPU a queue, on CUDA a stream of the
+ * driver that waits for no other.
  * Thread: any.  Blocks: never. */
 ALQ_API alq_status alq_stream_create(alq_context* ctx, alq_stream* out,
                                      alq_error* err);
@@ -917,8 +924,9 @@ typedef struct alq_shard {
   uint32_t reserved;
 } alq_shard;
 
-/* After commit.  The pointer is valid until the engine's end.  Writing through
- * it is allowed between steps, followed by alq_param_touch.
+/* After commit.  The pointer is valid until the engine's end; on CUDA it is one
+ * of the device, to be read and written by the caller's kernels.  Writing
+ * through it is allowed between steps, followed by alq_param_touch.
  * Thread: handle.  Blocks: never. */
 ALQ_API alq_status alq_shard_view(alq_engine* engine, int64_t param,
                                   int32_t what, alq_shard* out,
@@ -1014,8 +1022,17 @@ typedef struct alq_step_report {
 
 /* Ends a step: global norm (independent of the placement), clipping, the
  * optimizer, and new parameters for the next gathers.  lr is per group.
- * report may be NULL.
- * Thread: collective.  Blocks: until deadline. */
+ * report may be NULL.  If ranks are lost while others update (the error says
+ * so), parameters may be of two steps, also where every rank has them whole.
+ *   On CUDA a step without report only enqueues: it allocates nothing and waits
+ *   for nothing, so that it can be captured in a CUDA graph (with a report it
+ *   can not).  A replay repeats the step with the weights, rates and clip norm
+ *   that were captured, and counts itself.  Whether such a step is taken,
+ *   skipped or refused (RANK_MISMATCH, or FAILED_PRECONDITION for the sum of
+ *   weights; nothing was changed then) is decided on the device: the first
+ *   refusal is returned, once, by the next call that waits: alq_step with a
+ *   report, alq_param_read, _write or _touch, a new plan's commit, close.
+ * Thread: collective.  Blocks: until deadline; on CUDA without report, never. */
 ALQ_API alq_status alq_step(alq_engine* engine, const alq_step_desc* desc,
                             const alq_stream* stream, alq_step_report* report,
                             alq_error* err);
@@ -1089,8 +1106,8 @@ typedef struct alq_join_report {
  *   unit.  abandon then goes on as always; it also ends join.
  * report may be NULL.  Costs nothing while no rank is in join.  A rank that is
  * thousands of calls ahead of another waits for it (any call may).
- * Errors: UNSUPPORTED (ranks of several hosts), FAILED_PRECONDITION (inside a
- *   microbatch, or while units are held), RANK_MISMATCH, ABORTED, PEER_FAILED,
+ * Errors: UNSUPPORTED (ranks of several hosts, CUDA), FAILED_PRECONDITION (inside
+ *   a microbatch, or while units are held), RANK_MISMATCH, ABORTED, PEER_FAILED,
  *   DEADLINE_EXCEEDED (no rank called anything for so long).
  * Thread: collective.  Blocks: until all ranks have come here; the deadline is
  *   of each wait for the others' next call. */

@@ -44,7 +44,17 @@ ALQ_DEVICE inline BF16 f32_to_bf16(float x) {
   return {static_cast<uint16_t>((u + 0x7fffu + ((u >> 16) & 1u)) >> 16)};
 }
 
+// On a GPU the conversions of f16 are one instruction, but for a NaN.
 ALQ_DEVICE inline float f16_to_f32(F16 x) {
+#if defined(__CUDA_ARCH__)
+  if ((x.bits & 0x7fffu) <= 0x7c00u) {
+    float out;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(out) : "h"(x.bits));
+    return out;
+  }
+  return bit_cast_to<float>((x.bits & 0x8000u) << 16 | 0x7fc00000u |
+                            (x.bits & 0x3ffu) << 13);
+#else
   const uint32_t sign = static_cast<uint32_t>(x.bits & 0x8000u) << 16;
   const uint32_t exponent = (x.bits >> 10) & 31u;
   const uint32_t mantissa = x.bits & 0x3ffu;
@@ -58,12 +68,19 @@ ALQ_DEVICE inline float f16_to_f32(F16 x) {
   }
   return bit_cast_to<float>(sign | ((exponent + 112u) << 23) |
                             (mantissa << 13));
+#endif
 }
 
 ALQ_DEVICE inline F16 f32_to_f16(float x) {
   const uint32_t u = bit_cast_to<uint32_t>(x);
   const uint32_t sign = (u >> 16) & 0x8000u;
   const uint32_t a = u & 0x7fffffffu;
+#if defined(__CUDA_ARCH__)
+  uint16_t near;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(near) : "f"(x));
+  const uint32_t nan = sign | 0x7e00u | ((a >> 13) & 0x3ffu);
+  return {static_cast<uint16_t>(a > 0x7f800000u ? nan : near)};
+#else
   uint32_t out;
   if (a > 0x7f800000u) {
     out = 0x7e00u | ((a >> 13) & 0x3ffu);
@@ -83,12 +100,31 @@ ALQ_DEVICE inline F16 f32_to_f16(float x) {
     out = 0;
   }
   return {static_cast<uint16_t>(sign | out)};
+#endif
+}
+
+// Between f32 and f64.  A NaN is spelled out, for machines differ: its sign and
+// upper payload bits, made quiet.
+ALQ_DEVICE inline double f32_to_f64(float x) {
+  const uint64_t u = bit_cast_to<uint32_t>(x);
+  if ((u & 0x7fffffffu) <= 0x7f800000u) return static_cast<double>(x);
+  return bit_cast_to<double>((u >> 31 << 63) | 0x7ff8000000000000u |
+                             ((u & 0x7fffffu) << 29));
+}
+
+ALQ_DEVICE inline float f64_to_f32(double x) {
+  const uint64_t u = bit_cast_to<uint64_t>(x);
+  if ((u & 0x7fffffffffffffffu) <= 0x7ff0000000000000u) {
+    return static_cast<float>(x);
+  }
+  return bit_cast_to<float>(static_cast<uint32_t>(u >> 63 << 31) | 0x7fc00000u |
+                            static_cast<uint32_t>((u >> 29) & 0x3fffffu));
 }
 
 // The f32 nearest to x that is exact or has an odd last bit: rounding that to
 // a half type equals rounding x itself.
 ALQ_DEVICE inline float f64_to_f32_odd(double x) {
-  const float near = static_cast<float>(x);
+  const float near = f64_to_f32(x);
   const double back = static_cast<double>(near);
   uint32_t u = bit_cast_to<uint32_t>(near);
   const double magnitude = x < 0 ? -x : x;
@@ -100,20 +136,16 @@ ALQ_DEVICE inline float f64_to_f32_odd(double x) {
 
 // convert<To>(x): the dtype conversions under one name.
 ALQ_DEVICE inline void convert_into(float& to, float x) { to = x; }
-ALQ_DEVICE inline void convert_into(float& to, double x) {
-  to = static_cast<float>(x);
-}
+ALQ_DEVICE inline void convert_into(float& to, double x) { to = f64_to_f32(x); }
 ALQ_DEVICE inline void convert_into(float& to, F16 x) { to = f16_to_f32(x); }
 ALQ_DEVICE inline void convert_into(float& to, BF16 x) { to = bf16_to_f32(x); }
-ALQ_DEVICE inline void convert_into(double& to, float x) {
-  to = static_cast<double>(x);
-}
+ALQ_DEVICE inline void convert_into(double& to, float x) { to = f32_to_f64(x); }
 ALQ_DEVICE inline void convert_into(double& to, double x) { to = x; }
 ALQ_DEVICE inline void convert_into(double& to, F16 x) {
-  to = static_cast<double>(f16_to_f32(x));
+  to = f32_to_f64(f16_to_f32(x));
 }
 ALQ_DEVICE inline void convert_into(double& to, BF16 x) {
-  to = static_cast<double>(bf16_to_f32(x));
+  to = f32_to_f64(bf16_to_f32(x));
 }
 ALQ_DEVICE inline void convert_into(F16& to, float x) { to = f32_to_f16(x); }
 ALQ_DEVICE inline void convert_into(F16& to, double x) {

@@ -143,6 +143,11 @@ void adamw_cpu(const AdamWArgs& args) {
   AdamWArgs a = args;
   if (a.scalars == nullptr) a.scalars = &kNoScale;
   if (a.scalars->skip != 0 || !supported(a)) return;
+  if (a.factors != nullptr) {
+    a.decay = a.factors->decay;
+    a.step_size = a.factors->step_size;
+    a.inv_sqrt_bc2 = a.factors->inv_sqrt_bc2;
+  }
   if (is_direct(a)) {
     kAdamW[chosen_target()](a);
   } else {

@@ -1,4 +1,5 @@
 // The table of operations on the CPU.
+#include "kernels/arithmetic/step.h"
 #include "kernels/cpu/cpu.h"
 
 namespace aliquot::kernels {
@@ -26,6 +27,12 @@ void run_cpu(OpCode op, const void* args) {
     case OpCode::kFinite:
       return finite_cpu(*static_cast<const FiniteArgs*>(args));
     case OpCode::kStamp: return stamp_cpu(*static_cast<const StampArgs*>(args));
+    case OpCode::kRates:
+      return step_rates(*static_cast<const RatesArgs*>(args));
+    case OpCode::kShare:
+      return step_share(*static_cast<const ShareArgs*>(args));
+    case OpCode::kDecide:
+      return step_decide(*static_cast<const DecideArgs*>(args));
   }
 }
 

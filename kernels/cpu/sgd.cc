@@ -122,6 +122,11 @@ void sgd_cpu(const SgdArgs& args) {
   SgdArgs a = args;
   if (a.scalars == nullptr) a.scalars = &kNoScale;
   if (a.scalars->skip != 0 || !supported(a)) return;
+  if (a.factors != nullptr) {
+    a.lr = a.factors->lr;
+    a.weight_decay = a.factors->weight_decay;
+    a.first = a.factors->first;
+  }
   if (is_direct(a)) {
     kSgd[chosen_target()](a);
   } else {

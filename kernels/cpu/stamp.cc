@@ -4,6 +4,6 @@
 
 namespace aliquot::kernels {
 
-void stamp_cpu(const StampArgs& args) { *args.at = now_ns(); }
+void stamp_cpu(const StampArgs& args) { *args.at = now_ns() + args.offset; }
 
 }  // namespace aliquot::kernels

@@ -1,11 +1,10 @@
 // alq_open and what hangs off a context directly.
 #include <algorithm>
-#include <charconv>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "api/guard.h"
+#include "api/opening.h"
 #include "api/state.h"
 #include "comm/bootstrap/bootstrap.h"
 #include "device/cpu/fork.h"
@@ -41,73 +40,15 @@ Status check_desc(const alq_open_desc& desc) {
                       "be negative (time_scale at most 1e6)",
                       desc.timeout_ns, desc.time_scale);
   }
-  if (desc.device_id != 0 || desc.local_size < 0 ||
+  if (desc.local_size < 0 ||
       (desc.local_size > 0 &&
        (desc.local_rank < 0 || desc.local_rank >= desc.local_size))) {
     return make_error(ALQ_INVALID_ARGUMENT,
-                      "alq_open_desc: device_id {} must be 0 on CPU and "
-                      "local_rank {} below local_size {}",
-                      desc.device_id, desc.local_rank, desc.local_size);
+                      "alq_open_desc: local_rank {} must be below local_size "
+                      "{}",
+                      desc.local_rank, desc.local_size);
   }
-  if (desc.device_type != 0 && desc.device_type != ALQ_DEVICE_CPU) {
-    return make_error(
-        desc.device_type == ALQ_DEVICE_CUDA ? ALQ_UNAVAILABLE
-                                            : ALQ_INVALID_ARGUMENT,
-        "device type {} is not in this build; it has the CPU ({})",
-        desc.device_type, ALQ_DEVICE_CPU);
-  }
-  return {};
-}
-
-// The number after "key=" in a hint, or nothing.
-std::optional<double> hint_value(std::string_view item, std::string_view key) {
-  if (!item.starts_with(key)) return {};
-  std::string_view text = item.substr(key.size());
-  double value = 0;
-  auto [end, ec] =
-      std::from_chars(text.data(), text.data() + text.size(), value);
-  if (ec != std::errc() || end != text.data() + text.size()) return {};
-  return value;
-}
-
-// "key=value;..." into the context.
-Status read_hints(const char* hints, Context* context,
-                  std::string* flight_dir) {
-  constexpr std::string_view kFlightDir = "flight_dir=";
-  constexpr double kMostStaged = 0x1p40;
-  std::string_view rest = hints == nullptr ? "" : hints;
-  while (!rest.empty()) {
-    std::string_view item = rest.substr(0, rest.find(';'));
-    rest.remove_prefix(std::min(item.size() + 1, rest.size()));
-    if (auto wire = hint_value(item, "throttle_mb_per_s=");
-        wire.has_value() && *wire > 0 && *wire <= 1e9) {
-      context->throttle_bytes_per_s = *wire * 1e6;
-    } else if (auto huge = hint_value(item, "huge_pages=");
-               huge.has_value() && (*huge == 0 || *huge == 1)) {
-      context->huge_pages = *huge == 1;
-    } else if (auto sums = hint_value(item, "stage_sums=");
-               sums.has_value() && *sums >= 0 && *sums <= kMostStaged) {
-      context->stage_sums = static_cast<int64_t>(*sums);
-    } else if (auto copies = hint_value(item, "stage_copies=");
-               copies.has_value() && *copies >= 0 && *copies <= kMostStaged) {
-      context->stage_copies = static_cast<int64_t>(*copies);
-    } else if (auto streams = hint_value(item, "stage_streams=");
-               streams.has_value() && (*streams == 0 || *streams == 1)) {
-      context->stage_streams = *streams == 1;
-    } else if (item.starts_with(kFlightDir) &&
-               item.size() > kFlightDir.size()) {
-      *flight_dir = item.substr(kFlightDir.size());
-    } else {
-      return make_error(ALQ_INVALID_ARGUMENT,
-                        "hint \"{}\": known are throttle_mb_per_s=N, N above "
-                        "0, huge_pages=0 or 1, stage_sums=BYTES and "
-                        "stage_copies=BYTES from 0 to 2^40, "
-                        "stage_streams=0 or 1, and "
-                        "flight_dir=PATH",
-                        item);
-    }
-  }
-  return {};
+  return check_device(desc);
 }
 
 // Where this rank stands, whatever told us.
@@ -201,6 +142,7 @@ Result<std::shared_ptr<ContextState>> open(const alq_open_desc& desc) {
   if (const char* dir = std::getenv("ALIQUOT_FLIGHT_DIR"); dir != nullptr) {
     flight_dir = dir;
   }
+  ALQ_TRY(read_hints(std::getenv("ALIQUOT_HINTS"), &context, &flight_dir));
   ALQ_TRY(read_hints(desc.hints, &context, &flight_dir));
   if (!flight_dir.empty()) {
     ALQ_ASSIGN(context.flight, Flight::create(flight_dir, context.rank,
@@ -209,16 +151,15 @@ Result<std::shared_ptr<ContextState>> open(const alq_open_desc& desc) {
   if (const char* fault = std::getenv("ALIQUOT_FAULT"); fault != nullptr) {
     ALQ_TRY(context.faults.arm(fault));
   }
-  ALQ_ASSIGN(state->device, cpu_device(state->context, desc.progress));
-  ALQ_ASSIGN(state->join, MemJoin::create(state->context, state->device));
+  ALQ_TRY(open_device(desc, state.get()));
+  ALQ_ASSIGN(state->join, MemJoin::create(state->context, state->host));
   if (desc.bootstrap == ALQ_BOOTSTRAP_BYTES) return state;
 
   Deadline deadline = context.deadline(0);
   ALQ_TRY(context.faults.point("bootstrap.gather"));
   ALQ_ASSIGN(std::vector<Bytes> blobs,
              exchange(place, desc, state->join->blob(), deadline));
-  ALQ_ASSIGN(state->world, state->join->connect(blobs, deadline));
-  state->join.reset();
+  ALQ_TRY(connect_world(state.get(), blobs, deadline));
   return state;
 }
 
@@ -282,10 +223,7 @@ alq_status alq_connect(alq_context* ctx, const void* blobs, size_t blob_bytes,
           static_cast<const char*>(blobs) + static_cast<size_t>(r) * blob_bytes,
           blob_bytes);
     }
-    ALQ_ASSIGN(state->world,
-               state->join->connect(all, state->context->deadline(timeout_ns)));
-    state->join.reset();
-    return {};
+    return connect_world(state, all, state->context->deadline(timeout_ns));
   });
 }
 
@@ -320,6 +258,7 @@ alq_status alq_close(alq_context* ctx, int64_t timeout_ns, alq_error* err) {
       ALQ_TRY(state->device->synchronize(*stream, deadline));
     }
     ALQ_TRY(state->living_world()->close(deadline));
+    if (state->cuda != nullptr) state->cuda->close();
     state->closed = true;
     if (state->context->flight != nullptr) state->context->flight->close();
     return {};
@@ -352,8 +291,12 @@ alq_status alq_runtime_info(const alq_context* ctx, char* buf, size_t cap,
     j["local_size"] = c.local_size;
     j["bootstrap"] = state->bootstrap;
     j["connected"] = state->world != nullptr;
-    j["device"] = "cpu";
-    j["backend"] = "mem";
+    j["device"] = state->cuda == nullptr ? "cpu" : "cuda";
+    if (state->cuda != nullptr) {
+      j["cuda"] = nlohmann::ordered_json::parse(state->cuda->info().dump());
+    }
+    j["backend"] = state->cuda == nullptr ? "mem" : "nccl";
+    j["libraries"] = nlohmann::ordered_json::parse(c.libraries.json().dump());
     if (state->world != nullptr) {
       PrivateMemory memory = state->world->private_memory();
       j["private_memory"] = {{"access", memory.access},

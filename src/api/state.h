@@ -9,6 +9,7 @@
 
 #include "api/handle.h"
 #include "comm/mem/join.h"
+#include "device/cuda/cuda_device.h"
 #include "engine/engine.h"
 #include "mesh/mesh.h"
 
@@ -16,15 +17,26 @@ namespace aliquot::api {
 
 struct ContextState {
   std::shared_ptr<Context> context;
-  std::shared_ptr<CpuDevice> device;
-  std::unique_ptr<MemJoin> join;  // BYTES: until connected
-  std::shared_ptr<Group> world;   // the first one, of all ranks
-  std::string bootstrap;          // how the ranks met, for runtime_info
+  std::shared_ptr<Device> device;
+  std::shared_ptr<CpuDevice> host;   // the device, or beside it
+  std::shared_ptr<CudaDevice> cuda;  // the device, or null
+  std::unique_ptr<MemJoin> join;     // BYTES: until connected
+  std::shared_ptr<Group> world;      // the first one, of all ranks
+  std::string bootstrap;             // how the ranks met, for runtime_info
   bool closed = false;
   uint64_t stamp = 0;  // fork_stamp() of the opening process
   std::mutex mutex;    // guards what follows
   std::map<void*, std::shared_ptr<Stream>> streams;
   std::shared_ptr<Group> shrunk_world;  // what is left of it, once it failed
+
+  // Streams of CUDA are known to the caller by the driver's handle.
+  void* handle_of(Stream& stream) {
+    return cuda == nullptr ? &stream : cuda->native(stream);
+  }
+
+  ~ContextState() {
+    if (cuda != nullptr) cuda->close();
+  }
 
   // The world as it is now.
   std::shared_ptr<Group> living_world() {

@@ -26,6 +26,12 @@ Result<EngineCall> engine_call(alq_engine* engine, const alq_stream* stream) {
   return call;
 }
 
+bool lies_on(const ContextState& ctx, const alq_tensor& tensor) {
+  if (ctx.cuda == nullptr) return tensor.device_type == ALQ_DEVICE_CPU;
+  return tensor.device_type == ALQ_DEVICE_CUDA &&
+         tensor.device_id == ctx.cuda->ordinal();
+}
+
 }  // namespace
 
 alq_status alq_param_write(alq_engine* engine, int64_t param, int32_t what,
@@ -118,7 +124,7 @@ alq_status alq_grad_push(alq_engine* engine, int64_t param,
     ALQ_ASSIGN(EngineCall call, engine_call(engine, stream));
     if (grad == nullptr || grad->ndim < 0 || grad->ndim > 64 ||
         (grad->ndim > 0 && grad->shape == nullptr) ||
-        grad->device_type != ALQ_DEVICE_CPU) {
+        !lies_on(*call.state->ctx, *grad)) {
       return make_error(ALQ_INVALID_ARGUMENT,
                         "alq_grad_push: the tensor is null, has no shape or "
                         "does not lie on this engine's device");
@@ -153,7 +159,8 @@ alq_status alq_step(alq_engine* engine, const alq_step_desc* desc,
     if (report != nullptr) {
       ALQ_TRY(read_struct("alq_step_report", report, &full));
     }
-    ALQ_TRY(call.state->engine->step(known, call.stream, &full));
+    ALQ_TRY(call.state->engine->step(known, call.stream,
+                                     report != nullptr ? &full : nullptr));
     if (report != nullptr) write_struct(full, report);
     return {};
   });

@@ -22,9 +22,13 @@ alq_status alq_stream_create(alq_context* ctx, alq_stream* out,
     ALQ_ASSIGN(ContextState * state, resolve(ctx));
     ALQ_ASSIGN(std::shared_ptr<Stream> stream,
                state->device->create_stream("caller"));
+    void* handle = state->handle_of(*stream);
     std::lock_guard lock(state->mutex);
-    state->streams[stream.get()] = stream;
-    *out = {ALQ_DEVICE_CPU, 0, stream.get()};
+    state->streams[handle] = stream;
+    *out = {ALQ_DEVICE_CPU, 0, handle};
+    if (state->cuda != nullptr) {
+      *out = {ALQ_DEVICE_CUDA, state->cuda->ordinal(), handle};
+    }
     return {};
   });
 }
@@ -128,8 +132,8 @@ void alq_work_release(alq_work* work) { release_handle(work); }
 alq_status alq_poll(alq_context* ctx, int32_t* busy, alq_error* err) {
   return guard(err, [&]() -> Status {
     ALQ_ASSIGN(ContextState * state, resolve(ctx));
-    state->device->runner()->run_queues(false);
-    bool more = state->device->runner()->busy();
+    state->host->runner()->run_queues(false);
+    bool more = state->host->runner()->busy();
     if (busy != nullptr) *busy = more ? 1 : 0;
     return {};
   });

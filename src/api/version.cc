@@ -2,7 +2,7 @@
 #include <cstring>
 
 #include "base/dtype.h"
-#include "kernels/ops.h"
+#include "kernels/cuda/image.h"
 
 #define ALQ_STRING_(x) #x
 #define ALQ_STRING(x) ALQ_STRING_(x)
@@ -44,27 +44,40 @@ const char* alq_dtype_name(alq_dtype dtype) {
   return aliquot::dtype_name(dtype);
 }
 
-const char* alq_build_info(void) {
-  static const char kInfo[] =
-      "{\"version\": \"" ALQ_STRING(ALQ_VERSION_MAJOR) "." ALQ_STRING(
-          ALQ_VERSION_MINOR) "." ALQ_STRING(ALQ_VERSION_PATCH)
-      "\", \"abi\": \"" ALQ_STRING(ALQ_ABI_MAJOR) "." ALQ_STRING(ALQ_ABI_MINOR)
-      "\", \"compiler\": \"" __VERSION__ "\", \"optimized\": "
+#define ALQ_BUILD_FACTS \
+  "{\"version\": \"" ALQ_STRING(ALQ_VERSION_MAJOR) "." ALQ_STRING(         \
+      ALQ_VERSION_MINOR) "." ALQ_STRING(ALQ_VERSION_PATCH)                  \
+  "\", \"abi\": \"" ALQ_STRING(ALQ_ABI_MAJOR) "." ALQ_STRING(ALQ_ABI_MINOR) \
+  "\", \"compiler\": \"" __VERSION__ "\", \"optimized\": " ALQ_OPTIMIZED
 #ifdef __OPTIMIZE__
-      "true"
+#define ALQ_OPTIMIZED "true"
 #else
-      "false"
+#define ALQ_OPTIMIZED "false"
 #endif
-      ", \"devices\": [\"cpu\"], \"backends\": [\"mem\"]}";
-  return kInfo;
+
+namespace {
+
+// Its kernels are in.
+bool has_cuda() { return aliquot::kernels::cuda_image().bytes > 0; }
+
+}  // namespace
+
+const char* alq_build_info(void) {
+  static const char kCpu[] = ALQ_BUILD_FACTS
+      ", \"devices\": [\"cpu\"], \"backends\": [\"mem\", \"nccl\"]}";
+  static const char kCuda[] = ALQ_BUILD_FACTS
+      ", \"devices\": [\"cpu\", \"cuda\"], \"backends\": [\"mem\", "
+      "\"nccl\"]}";
+  return has_cuda() ? kCuda : kCpu;
 }
 
 int32_t alq_has(const char* feature) {
   static constexpr const char* kFeatures[] = {
-      "device.cpu",      "backend.mem",    "strategy.single", "strategy.ddp",
-      "strategy.zero1",  "strategy.zero2", "strategy.fsdp",   "strategy.hsdp",
-      "optimizer.adamw", "optimizer.sgd"};
+      "device.cpu",    "backend.mem",     "backend.nccl",   "strategy.single",
+      "strategy.ddp",  "strategy.zero1",  "strategy.zero2", "strategy.fsdp",
+      "strategy.hsdp", "optimizer.adamw", "optimizer.sgd"};
   if (feature == nullptr) return 0;
+  if (std::strcmp(feature, "device.cuda") == 0) return has_cuda() ? 1 : 0;
   for (const char* known : kFeatures) {
     if (std::strcmp(known, feature) == 0) return 1;
   }

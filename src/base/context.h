@@ -3,10 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "base/clock.h"
+#include "base/dynlib.h"
 #include "base/fault.h"
 #include "base/flight.h"
 #include "base/log.h"
@@ -30,6 +34,13 @@ struct Context {
   std::optional<int64_t> stage_sums, stage_copies;
   // And whether what peers read next is written past the caches.
   std::optional<bool> stage_streams;
+  // What is loaded at run time: in place of what would be searched for, by
+  // name ("cuda"), and folders that are searched before the system's.
+  std::map<std::string, std::string> library_paths;
+  std::vector<std::string> library_dirs;
+  LibrarySet libraries;
+  // A file with GPU kernels to use instead of the built-in ones; or empty.
+  std::string cuda_image;
   LogRing log;
   Faults faults;
   std::unique_ptr<Flight> flight;  // null: nothing is recorded

@@ -24,6 +24,7 @@ const std::vector<std::string_view> kFaultPoints = {
     "engine.begin",      // on entry of unit_begin
     "engine.reduce",     // before a reduction is issued
     "engine.step",       // on entry of step
+    "engine.updated",    // own part of an update done, others' maybe not
     "engine.join",       // before a rank in join follows a call
     "engine.comm",       // skip: no data moves between ranks, no rank waits
 };

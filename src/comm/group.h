@@ -50,11 +50,14 @@ inline bool is_pair(CollKind kind) {
   return kind == CollKind::kSend || kind == CollKind::kRecv;
 }
 
-// The first infinite or NaN element that a rank contributed to reductions: of
-// the lowest rank, its lowest element.
-struct BadSource {
-  int64_t element = -1;  // Coll::base + the index in src; -1: none
-  int32_t rank = -1;     // in the group
+using kernels::BadSource;
+
+// What a group's operations can do beside moving and summing; the engine does
+// the rest by kernels of its own.
+struct Abilities {
+  bool common_memory = false;  // allocate_common works
+  bool finds_bad = false;      // Coll::bad is honoured
+  bool counts_norm = false;    // Coll::norm is honoured
 };
 
 // Elements of an all-reduce that a rank sums for all: chunks begin on cache
@@ -148,8 +151,9 @@ class Group {
   // members.
   virtual Result<std::shared_ptr<Group>> shrink(Deadline deadline) = 0;
 
+  virtual Abilities abilities() const = 0;
   // Do all members share one host, so that allocate_common works?
-  virtual bool common_memory() const = 0;
+  bool common_memory() const { return abilities().common_memory; }
 
   // Memory of `bytes` bytes that all members map; member r's contents are
   // seen by all.  Collective.  UNSUPPORTED when members share no host.

@@ -1,9 +1,11 @@
 // Device, Stream, Event, Memory: what everything above is written against,
 // without asking which device it is.
 //
-// A null Stream* means "the calling thread, now" (CPU only).  On CPU a Stream
-// is a queue of resumable operations; whoever waits for any of them runs all
-// queues of its rank (see device/cpu/runner.h).  On CUDA it is a CUstream.
+// A null Stream* means "now": what is launched is done on return.  On CPU the
+// calling thread does it; an asynchronous device has a stream of its own for
+// it, which it waits for.  On CPU a Stream is a queue of resumable operations;
+// whoever waits for any of them runs all queues of its rank (see
+// device/cpu/runner.h).  On CUDA it is a CUstream.
 #pragma once
 
 #include <cstddef>
@@ -65,6 +67,9 @@ class Device {
   // Blocks the caller, helping.
   virtual Status synchronize(Event& event, Deadline deadline) = 0;
   virtual Status synchronize(Stream& stream, Deadline deadline) = 0;
+  // Fails while the stream only notes its operations for later launches: then
+  // the host can not wait for them.
+  virtual Status check_waitable(Stream&) { return {}; }
 
   // Keeps the object alive until the stream has done what it has now.
   virtual Status pin(Stream& stream, std::shared_ptr<void> object) = 0;
@@ -80,6 +85,14 @@ class Device {
   // Zeroed, 4096-byte aligned, pages touched, huge pages where possible.
   virtual Result<std::unique_ptr<Memory>> allocate(int64_t bytes,
                                                    std::string label) = 0;
+  // Zeroed memory that both the host and kernels can read and write.
+  virtual Result<std::unique_ptr<Memory>> allocate_host(int64_t bytes,
+                                                        std::string label) = 0;
+
+  // True: streams run by themselves, and memory of `allocate` is out of the
+  // host's reach, so that everything on the way goes through streams and the
+  // host reads a result only after it has synchronised.
+  virtual bool asynchronous() const = 0;
 };
 
 }  // namespace aliquot

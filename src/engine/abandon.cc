@@ -28,10 +28,19 @@ Status Engine::abandon(Deadline deadline) {
       break;
     }
   }
+  // A step that this rank called, all have taken or none; see step_later.
+  if (device_->asynchronous()) (void)executor_->settle_step(deadline);
   abort_groups(reason);
   ALQ_TRY(executor_->settle(deadline));
+  if (device_->asynchronous()) {
+    Status ended = device_->synchronize(*decided_, deadline);
+    if (ended.code() == ALQ_DEADLINE_EXCEEDED) return ended;
+  }
+  if (outcome_unknown_) steps_ = step_memory_->results[0].steps;
+  outcome_unknown_ = false;
   ALQ_TRY(meet_leaving(deadline));
   if (log_ != nullptr) log_->reset();
+  ALQ_TRY(step_memory_->reset());
   ALQ_TRY(renew_groups(deadline));
   if (log_ != nullptr) log_->use(groups_.exchange);
   ALQ_TRY(executor_->renew(groups_));

@@ -201,7 +201,7 @@ Status Engine::plan(const alq_plan_desc& desc) {
                 place_.dp_replicate,
                 place_.shard_index,
                 place_.replica_index,
-                mesh_->world()->common_memory()};
+                mesh_->world()->abilities().common_memory};
   ALQ_ASSIGN(DataAxes axes, data_axes(in, desc));
   ALQ_TRY(model_.build_bundles(axes.shards, axes.replicas));
   ALQ_ASSIGN(plan_, make_plan(in, desc));
@@ -237,19 +237,31 @@ Status Engine::commit(void* slab) {
         planned_ ? "committed already" : "call alq_engine_plan before commit");
   }
   ALQ_TRY(check_slab(slab));
-  ALQ_ASSIGN(executor_,
-             Executor::create(context_, device_, groups_, &model_, &plan_,
-                              &config_, &recorder_, slab, deadline()));
-  ALQ_ASSIGN(scalars_,
-             device_->allocate(sizeof(kernels::StepScalars), "step scalars"));
-  make_shares();
+  const bool asynchronous = device_->asynchronous();
+  if (asynchronous) {
+    int64_t bytes =
+        static_cast<int64_t>(recorder_.capacity() * sizeof(trace::Span));
+    ALQ_ASSIGN(recorded_, device_->allocate_host(bytes, "trace"));
+    recorder_.use(reinterpret_cast<trace::Span*>(recorded_->data()));
+  }
+  ALQ_ASSIGN(step_memory_,
+             StepMemory::create(device_.get(),
+                                {groups_.exchange->size(), plan_.microbatches},
+                                groups_.reduce->ranks(), optimizers_));
+  ALQ_ASSIGN(decided_, device_->create_event());
+  ALQ_ASSIGN(executor_, Executor::create(context_, device_, groups_, &model_,
+                                         &plan_, &config_, &recorder_,
+                                         step_memory_.get(), slab, deadline()));
   reads_peers_ = plan_.maps() ||
                  std::any_of(plan_.bundles.begin(), plan_.bundles.end(),
                              [](const BundlePlan& b) { return b.gathers; });
-  ALQ_ASSIGN(log_,
-             CallLog::create(groups_.exchange,
-                             1 + 2 * static_cast<int64_t>(optimizers_.size()),
-                             deadline()));
+  // Whoever follows would have to issue the others' work on their streams.
+  if (!asynchronous) {
+    ALQ_ASSIGN(log_,
+               CallLog::create(groups_.exchange,
+                               1 + 2 * static_cast<int64_t>(optimizers_.size()),
+                               deadline()));
+  }
   core_ = std::make_unique<Core>(plan_.core_shape(model_));
   for (const Unit& unit : model_.units) {
     UnitViewArrays arrays;
@@ -301,7 +313,9 @@ Status Engine::set_steps(int64_t steps) {
                       name_, steps);
   }
   ALQ_TRY(record({CallKind::kStepSet, 0, 0, steps}));
+  ALQ_TRY(executor_->set_steps(steps));
   steps_ = steps;
+  outcome_unknown_ = false;
   return {};
 }
 
@@ -359,7 +373,7 @@ Status Engine::close(Deadline deadline) {
   groups_.exchange->set_timeout_ns(timeout);
   ALQ_TRY(std::move(met));
   closed_ = true;
-  return {};
+  return catch_up();
 }
 
 }  // namespace aliquot::engine

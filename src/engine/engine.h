@@ -122,8 +122,8 @@ class Engine {
                  int32_t pass) const;
   Status act(Stream* stream);
   Status touch();
-  void open_compute(int32_t unit, int32_t pass);
-  void close_compute(int32_t unit, int32_t pass);
+  Status open_compute(int32_t unit, int32_t pass, Stream* stream);
+  Status close_compute(int32_t unit, int32_t pass, Stream* stream);
   void fill_view(int32_t unit, int32_t pass, alq_unit_view* view);
   Status check_into(int32_t unit, void* const* into) const;
   Status copy_into(int32_t unit, Stream* stream, void* const* into);
@@ -149,37 +149,51 @@ class Engine {
   Result<Part> part_of(int32_t param, int32_t what) const;
   Range overlap(const Param& param, const Range& range, int64_t begin,
                 int64_t end) const;
+  struct Scratch;
   Status collect(const Param& param, const Part& part, int64_t begin,
-                 int64_t count, std::vector<std::byte>* out);
+                 int64_t count, Scratch* scratch);
   Status read(int32_t param, const Part& part, std::byte* data, int64_t begin,
               int64_t count, Dtype dtype);
   Status read_chunk(int32_t param, const Part& part, void* data, int64_t begin,
-                    int64_t count, Dtype dtype);
+                    int64_t count, Dtype dtype, Scratch* scratch);
   Status meet(const char* label);
   Status settle();
+  Status copy(void* dst, const void* src, int64_t bytes);
+  Status write_from_host(std::byte* dst, Dtype dst_dtype, const std::byte* src,
+                         Dtype src_dtype, int64_t count);
   Status round_masters();
   Status write_own(const Param& param, int32_t what, const Part& part,
                    const void* data, const Range& range, Dtype dtype);
 
   // step.cc
-  struct StepShare;
-  struct StepShares;
-  void make_shares();
-  Status gather_shares(Stream* stream, StepShare* mine,
-                       std::vector<StepShare>* all);
+  Status check_step(const alq_step_desc& desc) const;
+  Status decide(const alq_step_desc& desc, Stream* stream);
+  Status set_rates(const alq_step_desc& desc, Stream* stream);
+  Status gather_shares(Stream* stream);
   Range counted(const SegmentPlan& p) const;
-  Status local_norm(Stream* stream, StepShare* mine);
-  Status update(const alq_step_desc& desc, Stream* stream);
-  Status update_segment(const alq_step_desc& desc, const SegmentPlan& p,
-                        const std::vector<Run>& runs, Stream* stream);
-  Status update_run(const alq_step_desc& desc, const SegmentPlan& p,
-                    const Run& run, Stream* stream);
+  Status local_norm(Stream* stream);
+  Status step_now(const alq_step_desc& desc, Stream* stream,
+                  alq_step_report* report);
+  Status step_later(const alq_step_desc& desc, Stream* stream,
+                    alq_step_report* report);
+  Status apply(Stream* stream);
+  Status outcome(const kernels::StepResult& result,
+                 alq_step_report* report) const;
+  Status catch_up();
+  Status update(Stream* stream);
+  Status update_segment(const SegmentPlan& p, const std::vector<Run>& runs,
+                        Stream* stream);
+  Status update_run(const SegmentPlan& p, const Run& run, Stream* stream);
   Status copy_to_peers(const SegmentPlan& p, const Range& part, Stream* stream);
   int32_t param_at(int64_t element) const;
   void clear_step();
   Status check_rates(const alq_step_desc& desc) const;
   Status record_step(const alq_step_desc& desc);
   uint64_t hash_call(const alq_step_desc& desc) const;
+  template <typename Args>
+  Status launch(Stream* stream, kernels::OpCode op, const Args& args) {
+    return device_->launch(stream, op, &args, sizeof args);
+  }
 
   std::shared_ptr<Context> context_;
   std::shared_ptr<Device> device_;
@@ -194,6 +208,7 @@ class Engine {
   bool planned_ = false, committed_ = false, closed_ = false;
   DataGroups groups_;
   Progress progress_;
+  std::unique_ptr<Memory> recorded_;  // the recorder's, if streams write it
   trace::Recorder recorder_;
   std::vector<int32_t> unit_names_;  // in the recorder
   // Open compute span per unit and pass, or null.
@@ -201,16 +216,18 @@ class Engine {
   std::unique_ptr<Core> core_;
   std::unique_ptr<Executor> executor_;
   std::vector<UnitViewArrays> views_;
-  std::shared_ptr<StepShares> shares_;
+  std::unique_ptr<StepMemory> step_memory_;
+  std::shared_ptr<Event> decided_;
   std::unique_ptr<CallLog> log_;
-  bool following_ = false;           // in join: calls are those of other ranks
-  std::unique_ptr<Memory> scalars_;  // StepScalars, read by optimizer kernels
+  bool following_ = false;  // in join: calls are those of other ranks
 
   // The running step.
   int32_t microbatch_ = 0;  // TRAIN microbatches begun
   bool last_ = false, training_ = false;
   double weight_sum_ = 0;
+  // Taken; an asynchronous step counts until its outcome is known.
   int64_t steps_ = 0;
+  bool outcome_unknown_ = false;
   int32_t replans_ = 0;
   bool reads_peers_ = false;  // passes do: some parameters are sharded
   bool gathered_since_sync_ = false;

@@ -18,11 +18,11 @@ constexpr int64_t kSmallBytes = 64 << 10;
 Result<std::unique_ptr<Executor>> Executor::create(
     std::shared_ptr<Context> context, std::shared_ptr<Device> device,
     DataGroups groups, const Model* model, const Plan* plan,
-    const EngineConfig* config, trace::Recorder* recorder, void* slab,
-    Deadline deadline) {
-  std::unique_ptr<Executor> e(new Executor(std::move(context),
-                                           std::move(device), std::move(groups),
-                                           model, plan, config, recorder));
+    const EngineConfig* config, trace::Recorder* recorder, StepMemory* step,
+    void* slab, Deadline deadline) {
+  std::unique_ptr<Executor> e(
+      new Executor(std::move(context), std::move(device), std::move(groups),
+                   model, plan, config, recorder, step));
   ALQ_ASSIGN(e->memory_,
              EngineMemory::create(*plan, e->device_.get(),
                                   e->groups_.gather.get(), slab, deadline));
@@ -43,7 +43,6 @@ Result<std::unique_ptr<Executor>> Executor::create(
     grad_slots = std::max(grad_slots, plan->bundles[b].grad_slot + 1);
   }
   e->grad_slot_user_.assign(at_index(grad_slots), -1);
-  e->bad_.resize(at_index(plan->microbatches));
   return e;
 }
 
@@ -52,6 +51,9 @@ Status Executor::make_streams() {
   ALQ_ASSIGN(reduce_stream_, device_->create_stream("reduce"));
   ALQ_ASSIGN(updated_, device_->create_event());
   ALQ_ASSIGN(used_, device_->create_event());
+  ALQ_ASSIGN(gathers_, device_->create_event());
+  ALQ_ASSIGN(reductions_, device_->create_event());
+  ALQ_ASSIGN(met_, device_->create_event());
   events_.clear();
   for (size_t b = 0; b < model_.bundles.size(); ++b) {
     BundleEvents events;
@@ -71,6 +73,11 @@ Status Executor::settle(Deadline deadline) {
       return ended;
     }
   }
+  if (!asynchronous_) return {};
+  for (Event* event : {updated_.get(), used_.get()}) {
+    Status ended = device_->synchronize(*event, deadline);
+    if (ended.code() == ALQ_DEADLINE_EXCEEDED) return ended;
+  }
   return {};
 }
 
@@ -78,6 +85,7 @@ Status Executor::renew(DataGroups groups) {
   groups_ = std::move(groups);
   ALQ_TRY(make_streams());
   std::fill(grad_slot_user_.begin(), grad_slot_user_.end(), -1);
+  gathering_ = reducing_ = false;
   reset_counters();
   place_ = {};
   return {};
@@ -115,7 +123,7 @@ Status Executor::run(std::vector<Action>* actions, Stream* caller,
 Status Executor::execute(const Action& action, Stream* caller,
                          Deadline deadline) {
   switch (action.kind) {
-    case ActionKind::kEvict: return evict(action.bundle);
+    case ActionKind::kEvict: return evict(action.bundle, caller);
     case ActionKind::kGather: return gather(action.bundle, caller, action.arg);
     case ActionKind::kAwait: return await(action.bundle, caller, deadline);
     case ActionKind::kOpenGrads:
@@ -148,8 +156,13 @@ Status Executor::zero_grad(int32_t id, Stream* caller) {
   return launch(caller, kernels::OpCode::kFill, args);
 }
 
-Status Executor::evict(int32_t bundle) {
+Status Executor::evict(int32_t bundle, Stream* caller) {
   if (!config_.poison) return {};
+  // What the caller enqueued may still read it.
+  Event& read = *events_[at_index(bundle)].read;
+  gathering_ = true;
+  ALQ_TRY(device_->record(read, caller));
+  ALQ_TRY(device_->wait(gather_stream_.get(), read, context_->deadline(0)));
   for (const SegmentPlan& p : plan_.bundles[at_index(bundle)].segments) {
     if (!p.gathered && !p.assembled) continue;
     ALQ_TRY(fill(gather_stream_.get(), memory_.at(p.full),
@@ -160,6 +173,7 @@ Status Executor::evict(int32_t bundle) {
 
 Status Executor::gather(int32_t bundle, Stream* caller, int32_t flags) {
   BundleEvents& events = events_[at_index(bundle)];
+  gathering_ = true;
   // What the caller enqueued may still read the slot, or write the shards.
   ALQ_TRY(device_->record(*events.read, caller));
   Deadline none = context_->deadline(0);
@@ -167,8 +181,8 @@ Status Executor::gather(int32_t bundle, Stream* caller, int32_t flags) {
   ALQ_TRY(device_->wait(gather_stream_.get(), *updated_, none));
   bool changed = (flags & kGatherChanged) != 0;
   int64_t bytes = gather_bytes(plan_, bundle, changed);
-  ALQ_ASSIGN(trace::Span * span, begin_span(trace::Lane::kGather, bundle, bytes,
-                                            gather_stream_.get()));
+  ALQ_ASSIGN(trace::Span * span, begin_bundle(trace::Lane::kGather, bundle,
+                                              bytes, gather_stream_.get()));
   const BundlePlan& b = plan_.bundles[at_index(bundle)];
   for (size_t s = 0; s < b.segments.size(); ++s) {
     ALQ_TRY(gather_segment(bundle, s, changed));
@@ -220,11 +234,13 @@ Status Executor::gather_segment(int32_t bundle, size_t segment, bool changed) {
 
 Status Executor::await(int32_t bundle, Stream* caller, Deadline deadline) {
   BundleEvents& events = events_[at_index(bundle)];
-  if (!device_->done(*updated_)) {
+  // Streams wait for what may be done, rather than have the host ask.
+  bool asks = !asynchronous_ || caller == nullptr;
+  if (!asks || !device_->done(*updated_)) {
     ALQ_TRY(device_->wait(caller, *updated_, deadline));
   }
   if (!plan_.bundles[at_index(bundle)].gathers ||
-      device_->done(*events.gathered)) {
+      (asks && device_->done(*events.gathered))) {
     return {};
   }
   if (caller != nullptr) {
@@ -247,22 +263,26 @@ Status Executor::await(int32_t bundle, Stream* caller, Deadline deadline) {
   return status;
 }
 
-Result<trace::Span*> Executor::begin_span(trace::Lane lane, int32_t bundle,
-                                          int64_t bytes, Stream* stream) {
+Result<trace::Span*> Executor::begin_bundle(trace::Lane lane, int32_t bundle,
+                                            int64_t bytes, Stream* stream) {
   trace::Span span;
   span.lane = lane;
   span.bytes = bytes;
   span.step = step_;
   span.name = names_[at_index(bundle)];
+  return begin_span(span, stream);
+}
+
+Result<trace::Span*> Executor::begin_span(trace::Span span, Stream* stream) {
   trace::Span* slot = recorder_.add(span);
   ALQ_TRY(launch(stream, kernels::OpCode::kStamp,
-                 kernels::StampArgs{&slot->begin}));
+                 kernels::StampArgs{&slot->begin, 0}));
   return slot;
 }
 
 Status Executor::end_span(trace::Span* span, Stream* stream) {
   return launch(stream, kernels::OpCode::kStamp,
-                kernels::StampArgs{&span->end});
+                kernels::StampArgs{&span->end, 0});
 }
 
 void Executor::record_wait(int32_t bundle, int64_t begin, int64_t end,
@@ -280,9 +300,14 @@ void Executor::record_wait(int32_t bundle, int64_t begin, int64_t end,
 Status Executor::open_grads(int32_t bundle, Stream* caller, Deadline deadline) {
   int32_t& user =
       grad_slot_user_[at_index(plan_.bundles[at_index(bundle)].grad_slot)];
+  bool asks = !asynchronous_ || caller == nullptr;
+  // The optimizer may still read what was collected here.
+  if (!asks) ALQ_TRY(device_->wait(caller, *updated_, deadline));
   if (user >= 0) {
     Event& reduced = *events_[at_index(user)].reduced;
-    if (!device_->done(reduced)) {
+    if (!asks) {
+      ALQ_TRY(device_->wait(caller, reduced, deadline));
+    } else if (!device_->done(reduced)) {
       int64_t begin = now_ns();
       ALQ_TRY(device_->wait(caller, reduced, deadline));
       int64_t end = now_ns();
@@ -322,30 +347,20 @@ Status Executor::drain(Deadline deadline) {
   ALQ_TRY(device_->synchronize(*gather_stream_, deadline));
   ALQ_TRY(device_->synchronize(*reduce_stream_, deadline));
   ALQ_TRY(device_->synchronize(*updated_, deadline));
+  if (asynchronous_) ALQ_TRY(device_->synchronize(*used_, deadline));
   int64_t end = now_ns();
   exposed_.reduce_ns += end - begin;
   record_wait(-1, begin, end, trace::Cause::kDrain);
   return {};
 }
 
-BadGradient Executor::bad_gradient() const {
-  for (size_t m = 0; m < bad_.size(); ++m) {
-    const BadSource& bad = bad_[m];
-    if (bad.element < 0) continue;
-    int32_t rank =
-        bad.rank < 0
-            ? groups_.exchange->ranks()[at_index(groups_.exchange->rank())]
-            : groups_.reduce->ranks()[at_index(bad.rank)];
-    return {bad.element, static_cast<int32_t>(m), rank};
-  }
-  return {};
-}
-
 void Executor::retire(const std::shared_ptr<void>& self) {
   // The caller's streams may still write this memory.  Waiting streams are
-  // behind them, and hold it as long.
-  for (Event* event : {updated_.get(), used_.get()}) {
-    (void)device_->wait(gather_stream_.get(), *event, context_->deadline(0));
+  // behind them, and hold it as long.  Where streams run by themselves, every
+  // update is before such a use.
+  (void)device_->wait(gather_stream_.get(), *used_, context_->deadline(0));
+  if (!asynchronous_) {
+    (void)device_->wait(gather_stream_.get(), *updated_, context_->deadline(0));
   }
   for (std::shared_ptr<Stream>* stream : {&gather_stream_, &reduce_stream_}) {
     // Can only fail for want of memory: then there is nothing to keep either.
@@ -353,7 +368,7 @@ void Executor::retire(const std::shared_ptr<void>& self) {
     stream->reset();
   }
   events_.clear();
-  updated_ = used_ = nullptr;
+  updated_ = used_ = gathers_ = reductions_ = met_ = nullptr;
   groups_ = {};
   device_.reset();
 }
@@ -361,8 +376,6 @@ void Executor::retire(const std::shared_ptr<void>& self) {
 void Executor::reset_counters() {
   exposed_ = {};
   traffic_ = {};
-  std::fill(bad_.begin(), bad_.end(), BadSource());
-  norm_ = {};
 }
 
 }  // namespace aliquot::engine

@@ -10,6 +10,7 @@
 #include "comm/group.h"
 #include "engine/memory.h"
 #include "engine/plan.h"
+#include "engine/step_memory.h"
 #include "trace/recorder.h"
 
 namespace aliquot::engine {
@@ -55,27 +56,37 @@ struct Traffic {
   int64_t reductions = 0, reduce_bytes = 0;
 };
 
-// The first non-finite gradient in what this rank summed, or contributed, in
-// this step.
-struct BadGradient {
-  int64_t element = -1;  // in the engine-wide numbering of segments
-  int32_t microbatch = -1;
-  int32_t rank = -1;  // world rank
-};
-
 class Executor {
  public:
   static Result<std::unique_ptr<Executor>> create(
       std::shared_ptr<Context> context, std::shared_ptr<Device> device,
       DataGroups groups, const Model* model, const Plan* plan,
-      const EngineConfig* config, trace::Recorder* recorder, void* slab,
-      Deadline deadline);
+      const EngineConfig* config, trace::Recorder* recorder, StepMemory* step,
+      void* slab, Deadline deadline);
 
   // Executes and clears the actions.
   Status run(std::vector<Action>* actions, Stream* caller,
              MicrobatchPlace place, Deadline deadline);
   // All gathers, reductions and updates issued so far are done.
   Status drain(Deadline deadline);
+  // They come before what the caller's stream gets from now on.
+  Status order_before(Stream* caller, Deadline deadline);
+  // All ranks have decided the step, once `decided` and the same on the others
+  // have happened: awaited by `settle_step`, and by the caller's stream.
+  Status meet_after(Event& decided);
+  Status await_meeting(Stream* caller) {
+    return device_->wait(caller, *met_, context_->deadline(0));
+  }
+  // Before groups are aborted: the last step has come to the same end on all
+  // ranks.  An error or the deadline says that it may come to none.
+  Status settle_step(Deadline deadline) {
+    return device_->synchronize(*met_, deadline);
+  }
+  // The step taken next has this number: in order with what is queued.
+  Status set_steps(int64_t steps);
+  // A span that the stream begins and ends when it gets there.
+  Result<trace::Span*> begin_span(trace::Span span, Stream* stream);
+  Status end_span(trace::Span* span, Stream* stream);
   // What the caller's stream has now changes parameters: gathers, begins and
   // drains wait for it, whichever stream they are called with.
   Status updated_on(Stream* caller) {
@@ -102,11 +113,9 @@ class Executor {
   const DataGroups& groups() const { return groups_; }
   const ExposedTime& exposed() const { return exposed_; }
   const Traffic& traffic() const { return traffic_; }
-  BadGradient bad_gradient() const;
   // Do the reductions of this segment count its part of the gradient's norm, as
-  // Coll::norm says?  The norm of all that do, in this step so far.
+  // Coll::norm says?
   bool norm_on_the_way(const SegmentPlan& segment) const;
-  const kernels::NormBins& norm() const { return norm_; }
   // After the groups were aborted: nothing runs any more, however it ended.
   Status settle(Deadline deadline);
   // Other groups and streams; what was going on is forgotten.
@@ -127,18 +136,21 @@ class Executor {
 
   Executor(std::shared_ptr<Context> context, std::shared_ptr<Device> device,
            DataGroups groups, const Model* model, const Plan* plan,
-           const EngineConfig* config, trace::Recorder* recorder)
+           const EngineConfig* config, trace::Recorder* recorder,
+           StepMemory* step)
       : context_(std::move(context)),
         device_(std::move(device)),
         groups_(std::move(groups)),
         model_(*model),
         plan_(*plan),
         config_(*config),
-        recorder_(*recorder) {}
+        recorder_(*recorder),
+        step_memory_(*step),
+        asynchronous_(device_->asynchronous()) {}
 
   Status make_streams();
   Status execute(const Action& action, Stream* caller, Deadline deadline);
-  Status evict(int32_t bundle);
+  Status evict(int32_t bundle, Stream* caller);
   Status zero_grad(int32_t id, Stream* caller);
   Status communicate(Group& group, const Coll& coll, Stream* stream);
   Status gather(int32_t bundle, Stream* caller, int32_t flags);
@@ -159,10 +171,8 @@ class Executor {
   void count_reduction(int32_t bundle);
   Status check_finite(int32_t bundle, size_t segment);
   Status zero_gaps(int32_t bundle, Stream* caller);
-  // A span that the stream begins and ends when it gets there.
-  Result<trace::Span*> begin_span(trace::Lane lane, int32_t bundle,
-                                  int64_t bytes, Stream* stream);
-  Status end_span(trace::Span* span, Stream* stream);
+  Result<trace::Span*> begin_bundle(trace::Lane lane, int32_t bundle,
+                                    int64_t bytes, Stream* stream);
   void record_wait(int32_t bundle, int64_t begin, int64_t end,
                    trace::Cause cause);
   Status fill(Stream* stream, void* dst, int64_t bytes, bool nan);
@@ -178,11 +188,18 @@ class Executor {
   const Plan& plan_;
   const EngineConfig& config_;
   trace::Recorder& recorder_;
+  StepMemory& step_memory_;
+  // Then the host never asks how far streams are: it lets streams wait.
+  const bool asynchronous_;
   std::vector<int32_t> names_;  // of bundles, in the recorder
   EngineMemory memory_;
   std::shared_ptr<Stream> gather_stream_, reduce_stream_;
   std::vector<BundleEvents> events_;
   std::shared_ptr<Event> updated_, used_;
+  std::shared_ptr<Event> gathers_, reductions_;  // all so far, for order_before
+  std::shared_ptr<Event> met_;  // all ranks, after the last step's decision
+  // The stream got something since then.
+  bool gathering_ = false, reducing_ = false;
   std::vector<int32_t> grad_slot_user_;  // bundle that reduced from it last
   std::vector<std::vector<int64_t>> bases_;
   // Per bundle and segment, as the collectives want them.
@@ -190,9 +207,6 @@ class Executor {
     std::vector<int64_t> shards, parts;
   };
   std::vector<std::vector<Counts>> counts_;
-  // Per microbatch, written by reductions and kernels; rank -1 is the own one.
-  std::vector<BadSource> bad_;
-  kernels::NormBins norm_ = {};
   MicrobatchPlace place_;
   int32_t step_ = 0;
   ExposedTime exposed_;

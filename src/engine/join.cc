@@ -90,6 +90,12 @@ Status Engine::join(bool leaves, alq_join_report* report) {
     report->last = last_ ? 1 : 0;
     return {};
   }
+  if (device_->asynchronous()) {
+    return make_error(ALQ_UNSUPPORTED,
+                      "engine {}: {} is for ranks on CPU; give every rank "
+                      "equally many microbatches, some of them of weight 0",
+                      name_, name);
+  }
   if (log_ == nullptr) {
     return make_error(ALQ_UNSUPPORTED,
                       "engine {}: {} needs ranks that share one host's memory; "

@@ -1,7 +1,6 @@
 // Writing, reading and viewing parameters, gradients and optimizer states.
 // Each rank touches the part it owns; a read gathers in bounded chunks.
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "engine/engine.h"
@@ -34,6 +33,26 @@ Status check_range(const Param& param, const char* verb, const void* data,
 }
 
 }  // namespace
+
+// Room for what a read gathers.  On CPU the host's own memory; else the
+// device's, which the host reads through `host`.
+struct Engine::Scratch {
+  std::vector<std::byte> host, own[2];
+  std::unique_ptr<Memory> memory[2];
+
+  Result<std::byte*> take(Device* device, size_t which, int64_t bytes) {
+    if (!device->asynchronous()) {
+      own[which].resize(static_cast<size_t>(bytes));
+      return own[which].data();
+    }
+    std::unique_ptr<Memory>& at = memory[which];
+    if (bytes > 0 && (at == nullptr || at->bytes() < bytes)) {
+      at.reset();
+      ALQ_ASSIGN(at, device->allocate(bytes, "read"));
+    }
+    return at == nullptr ? nullptr : at->data();
+  }
+};
 
 // Elements of the parameter in a range of its segment, cut to [begin, end).
 Range Engine::overlap(const Param& param, const Range& range, int64_t begin,
@@ -89,6 +108,7 @@ Status Engine::settle() {
     return explain({CoreCode::kInMicrobatch}, "parameter access", -1, 0);
   }
   ALQ_TRY(executor_->drain(deadline()));
+  ALQ_TRY(catch_up());
   if (!gathered_since_sync_) return {};
   ALQ_TRY(meet("parameter access"));
   // While units are held, ranks may run different numbers of microbatches, so
@@ -165,15 +185,7 @@ Status Engine::write_own(const Param& param, int32_t what, const Part& part,
   const std::byte* src =
       static_cast<const std::byte*>(data) + (from - begin) * dtype_size(dtype);
   std::byte* dst = part.data + (from - part.begin) * dtype_size(part.dtype);
-  if (dtype == part.dtype) {
-    kernels::CopyArgs copy{dst, src, n * dtype_size(dtype)};
-    ALQ_TRY(
-        device_->launch(nullptr, kernels::OpCode::kCopy, &copy, sizeof copy));
-  } else {
-    kernels::CastArgs cast{dst, src, n, part.dtype, dtype, 1.0};
-    ALQ_TRY(
-        device_->launch(nullptr, kernels::OpCode::kCast, &cast, sizeof cast));
-  }
+  ALQ_TRY(write_from_host(dst, part.dtype, src, dtype, n));
   const SegmentPlan& p = executor_->segment_of(param);
   if (what != ALQ_VALUE || part.dtype == p.dtype) return {};
   // The compute copy is the master rounded.
@@ -183,10 +195,40 @@ Status Engine::write_own(const Param& param, int32_t what, const Part& part,
   return device_->launch(nullptr, kernels::OpCode::kCast, &round, sizeof round);
 }
 
-// Fills `out` with elements [begin, begin + count) of the parameter out of the
-// ranks' parts: first each shard from its replicas, then all from the shards.
+Status Engine::copy(void* dst, const void* src, int64_t bytes) {
+  return launch(nullptr, kernels::OpCode::kCopy,
+                kernels::CopyArgs{dst, src, bytes});
+}
+
+// Kernels may be out of reach of src, copies are not.
+Status Engine::write_from_host(std::byte* dst, Dtype dst_dtype,
+                               const std::byte* src, Dtype src_dtype,
+                               int64_t count) {
+  int64_t size = dtype_size(dst_dtype);
+  if (dst_dtype == src_dtype) return copy(dst, src, count * size);
+  if (!device_->asynchronous()) {
+    return launch(
+        nullptr, kernels::OpCode::kCast,
+        kernels::CastArgs{dst, src, count, dst_dtype, src_dtype, 1.0});
+  }
+  std::vector<std::byte> cast(
+      static_cast<size_t>(std::min(count, kChunk) * size));
+  for (int64_t done = 0; done < count; done += kChunk) {
+    int64_t n = std::min(kChunk, count - done);
+    kernels::CastArgs args{cast.data(), src + done * dtype_size(src_dtype),
+                           n,           dst_dtype,
+                           src_dtype,   1.0};
+    kernels::run_cpu(kernels::OpCode::kCast, &args);
+    ALQ_TRY(copy(dst + done * size, cast.data(), n * size));
+  }
+  return {};
+}
+
+// Fills scratch 0 with elements [begin, begin + count) of the parameter out of
+// the ranks' parts: first each shard from its replicas, then all from the
+// shards.
 Status Engine::collect(const Param& param, const Part& part, int64_t begin,
-                       int64_t count, std::vector<std::byte>* out) {
+                       int64_t count, Scratch* scratch) {
   const DataAxes& axes = plan_.axes;
   const Segment& segment = model_.bundles[static_cast<size_t>(param.bundle)]
                                .segments[static_cast<size_t>(param.segment)];
@@ -203,46 +245,47 @@ Status Engine::collect(const Param& param, const Part& part, int64_t begin,
   coll.dtype = part.dtype;
   coll.label = param.name.c_str();
   std::vector<int64_t> counts;
-  std::vector<std::byte> shard;
   if (part.extent == Extent::kPart) {
     for (int32_t r = 0; r < axes.replicas; ++r) {
       counts.push_back(range(Extent::kPart, axes.shard_index, r).count);
     }
     own = range(Extent::kShard, axes.shard_index, 0);
-    shard.resize(static_cast<size_t>(own.count * size));
+    ALQ_ASSIGN(std::byte * shard,
+               scratch->take(device_.get(), 1, own.count * size));
     coll.src = src;
-    coll.dst = shard.data();
+    coll.dst = shard;
     coll.counts = counts;
     ALQ_TRY(groups_.assemble->issue(coll, nullptr, nullptr));
-    src = shard.data();
+    src = shard;
   }
   counts.clear();
   for (int32_t s = 0; s < axes.shards; ++s) {
     counts.push_back(range(Extent::kShard, s, 0).count);
   }
   coll.src = src;
-  coll.dst = out->data();
+  ALQ_ASSIGN(coll.dst, scratch->take(device_.get(), 0, count * size));
   coll.counts = counts;
   return groups_.gather->issue(coll, nullptr, nullptr);
 }
 
 Status Engine::read_chunk(int32_t id, const Part& part, void* data,
-                          int64_t begin, int64_t count, Dtype dtype) {
+                          int64_t begin, int64_t count, Dtype dtype,
+                          Scratch* scratch) {
   const Param& param = model_.params[static_cast<size_t>(id)];
   int64_t size = dtype_size(part.dtype);
-  std::vector<std::byte> whole(static_cast<size_t>(count * size));
-  if (part.extent == Extent::kWhole) {
-    std::memcpy(whole.data(), part.data + (begin - part.begin) * size,
-                whole.size());
-  } else {
-    ALQ_TRY(collect(param, part, begin, count, &whole));
+  const std::byte* whole = part.data + (begin - part.begin) * size;
+  if (part.extent != Extent::kWhole) {
+    ALQ_TRY(collect(param, part, begin, count, scratch));
+    ALQ_ASSIGN(whole, scratch->take(device_.get(), 0, count * size));
   }
   if (data == nullptr) return {};
-  if (dtype == part.dtype) {
-    std::memcpy(data, whole.data(), whole.size());
-    return {};
+  if (dtype == part.dtype) return copy(data, whole, count * size);
+  if (device_->asynchronous()) {
+    scratch->host.resize(static_cast<size_t>(count * size));
+    ALQ_TRY(copy(scratch->host.data(), whole, count * size));
+    whole = scratch->host.data();
   }
-  kernels::CastArgs cast{data, whole.data(), count, dtype, part.dtype, 1.0};
+  kernels::CastArgs cast{data, whole, count, dtype, part.dtype, 1.0};
   kernels::run_cpu(kernels::OpCode::kCast, &cast);
   return {};
 }
@@ -274,10 +317,11 @@ Status Engine::param_read(int32_t id, int32_t what, void* data, int64_t begin,
 Status Engine::read(int32_t id, const Part& part, std::byte* data,
                     int64_t begin, int64_t count, Dtype dtype) {
   ALQ_TRY(settle());
+  Scratch scratch;
   for (int64_t done = 0; done < count; done += kChunk) {
     int64_t n = std::min(kChunk, count - done);
     std::byte* to = data == nullptr ? nullptr : data + done * dtype_size(dtype);
-    ALQ_TRY(read_chunk(id, part, to, begin + done, n, dtype));
+    ALQ_TRY(read_chunk(id, part, to, begin + done, n, dtype, &scratch));
   }
   return {};
 }

@@ -6,6 +6,11 @@
 namespace aliquot::engine {
 
 Status Engine::choose_progress() {
+  if (device_->asynchronous()) {
+    progress_ = {};
+    progress_.why = "the device runs its streams by itself";
+    return {};
+  }
   if (plan_.desc.progress != ALQ_PROGRESS_AUTO) {
     ALQ_ASSIGN(progress_,
                device_->set_progress(plan_.desc.progress, deadline()));

@@ -14,19 +14,21 @@ namespace aliquot::engine {
 // What one reduction over the shards leaves is the step's gradient.
 bool Executor::norm_on_the_way(const SegmentPlan& p) const {
   return plan_.axes.shards > 1 && plan_.axes.replicas == 1 &&
-         p.shard_levels.empty() && !context_->faults.skips("engine.comm");
+         p.shard_levels.empty() && groups_.reduce->abilities().counts_norm &&
+         !context_->faults.skips("engine.comm");
 }
 
 Status Executor::reduce(int32_t bundle, Stream* caller) {
   ALQ_TRY(context_->faults.point("engine.reduce"));
   BundleEvents& events = events_[static_cast<size_t>(bundle)];
+  reducing_ = true;
   ALQ_TRY(device_->record(*events.written, caller));
   ALQ_TRY(device_->wait(reduce_stream_.get(), *events.written,
                         context_->deadline(0)));
   const BundlePlan& b = plan_.bundles[static_cast<size_t>(bundle)];
   ALQ_ASSIGN(trace::Span * span,
-             begin_span(trace::Lane::kReduce, bundle,
-                        reduce_bytes(plan_, bundle), reduce_stream_.get()));
+             begin_bundle(trace::Lane::kReduce, bundle,
+                          reduce_bytes(plan_, bundle), reduce_stream_.get()));
   for (size_t s = 0; s < b.segments.size(); ++s) {
     if (b.segments[s].grad_dtype == 0 || b.segments[s].count == 0) continue;
     ALQ_TRY(check_finite(bundle, s));
@@ -53,13 +55,16 @@ void Executor::count_reduction(int32_t bundle) {
   traffic_.reduce_bytes += reduce_bytes(plan_, bundle);
 }
 
-// A pass of its own over the gradients, where the sum over the shards, which
-// looks as it adds, is not made now.
+// A pass of its own over the gradients, where no sum over the shards that looks
+// as it adds is made now.
 Status Executor::check_finite(int32_t bundle, size_t segment) {
   const SegmentPlan& p =
       plan_.bundles[static_cast<size_t>(bundle)].segments[segment];
-  if (plan_.axes.shards > 1 && p.local_levels.empty()) return {};
-  kernels::FiniteArgs args{&bad_[static_cast<size_t>(place_.index)].element,
+  if (plan_.axes.shards > 1 && p.local_levels.empty() &&
+      groups_.reduce->abilities().finds_bad) {
+    return {};
+  }
+  kernels::FiniteArgs args{&step_memory_.bad[place_.index].element,
                            memory_.at(p.grad),
                            p.count,
                            p.grad_dtype,
@@ -138,10 +143,10 @@ Status Executor::reduce_over_shards(int32_t bundle, size_t segment,
   coll.out_dtype = p.accum_dtype;
   coll.op = ALQ_SUM;
   coll.label = model_.bundles[static_cast<size_t>(bundle)].name.c_str();
-  if (p.local_levels.empty()) {
-    coll.bad = &bad_[static_cast<size_t>(place_.index)];
+  if (p.local_levels.empty() && groups_.reduce->abilities().finds_bad) {
+    coll.bad = &step_memory_.bad[place_.index];
   }
-  if (norm_on_the_way(p)) coll.norm = &norm_;
+  if (norm_on_the_way(p)) coll.norm = step_memory_.counted;
   coll.base = element_base(bundle, static_cast<int32_t>(segment));
   coll.cold = !sums && plan_.outgrows_caches();
   if (p.extent == Extent::kWhole) return reduce_whole(p, coll, first);

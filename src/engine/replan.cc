@@ -80,6 +80,8 @@ Status Engine::take_over(Engine& old, void* slab) {
   Status usable = check_slab(slab);
   if (usable.ok()) usable = old.check_apart(slab, plan_.arena_bytes);
   ALQ_TRY(agree(usable));
+  ALQ_TRY(old.executor_->drain(deadline()));
+  ALQ_TRY(old.catch_up());
   ALQ_TRY(commit(slab));
   for (size_t i = 0; i < model_.params.size(); ++i) {
     auto id = static_cast<int32_t>(i);
@@ -88,6 +90,7 @@ Status Engine::take_over(Engine& old, void* slab) {
       if (part.ok()) ALQ_TRY(move_values(old, id, what, part->dtype));
     }
   }
+  ALQ_TRY(executor_->set_steps(old.steps_));
   steps_ = old.steps_;
   replans_ = old.replans_ + 1;
   return touch();

@@ -113,7 +113,7 @@ Status Engine::act(Stream* stream) {
   if (core_->actions().empty()) return {};
   ALQ_TRY(executor_->run(&core_->actions(), stream,
                          {microbatch_ - 1, last_, following_}, deadline()));
-  return executor_->used_on(stream);
+  return device_->asynchronous() ? Status{} : executor_->used_on(stream);
 }
 
 Status Engine::microbatch_begin(int32_t mode, double weight, bool last,
@@ -175,6 +175,8 @@ Status Engine::microbatch_begin(int32_t mode, double weight, bool last,
     weight_sum_ += weight;
   }
   if (grad_scale != nullptr) *grad_scale = weight * config_.loss_scale;
+  // Gathers come after what the caller's stream has: wait until that is known.
+  if (device_->asynchronous()) return {};
   return act(nullptr);
 }
 
@@ -252,8 +254,7 @@ Status Engine::unit_begin(int32_t unit, int32_t pass, Stream* stream,
     ALQ_TRY(copy_into(unit, stream, view->into));
   }
   fill_view(unit, pass, view);
-  open_compute(unit, pass);
-  return {};
+  return open_compute(unit, pass, stream);
 }
 
 Status Engine::unit_end(int32_t unit, int32_t pass, Stream* stream) {
@@ -265,11 +266,13 @@ Status Engine::unit_end(int32_t unit, int32_t pass, Stream* stream) {
   }
   CoreError error = core_->unit_end(unit, pass);
   if (!error.ok()) return explain(error, "unit_end", unit, pass);
-  close_compute(unit, pass);
+  ALQ_TRY(close_compute(unit, pass, stream));
   if (reads_peers_) {
     ALQ_TRY(record({CallKind::kUnitEnd, static_cast<int16_t>(pass), unit}));
   }
-  return act(stream);
+  ALQ_TRY(act(stream));
+  // The caller's own work on the views, which nobody else knows of.
+  return device_->asynchronous() ? executor_->used_on(stream) : Status{};
 }
 
 Status Engine::grad_ready(int32_t param, Stream* stream) {
@@ -338,7 +341,7 @@ Status Engine::microbatch_end(Stream* stream) {
   ALQ_TRY(need_committed("microbatch_end"));
   for (size_t u = 0; u < computing_.size(); ++u) {
     for (int32_t pass = ALQ_PASS_F; pass <= ALQ_PASS_B; ++pass) {
-      close_compute(static_cast<int32_t>(u), pass);
+      ALQ_TRY(close_compute(static_cast<int32_t>(u), pass, stream));
     }
   }
   if (core_->in_microbatch() && (training_ || reads_peers_)) {
@@ -346,7 +349,8 @@ Status Engine::microbatch_end(Stream* stream) {
   }
   CoreError error = core_->microbatch_end();
   if (!error.ok()) return explain(error, "microbatch_end", -1, 0);
-  return act(stream);
+  ALQ_TRY(act(stream));
+  return device_->asynchronous() ? executor_->used_on(stream) : Status{};
 }
 
 Status Engine::unit_hold(int64_t unit) {

@@ -1,40 +1,25 @@
 // The step: one exchange of scalars, then the optimizer on own shards.
 //
-// Every rank contributes a StepShare: the exact binned sum of squares of the
+// Every rank contributes a share: the exact binned sum of squares of the
 // gradient elements it counts, its weight sum, and the first non-finite
 // gradient that it found.  Ranks that hold copies of the same elements count a
 // part of them each, so that every element is counted once whatever the
 // placements.  All ranks merge all shares in rank order, so norm, clip factor
 // and the decision to skip are the same bits everywhere.  The exchange is also
 // the point after which no rank reads the old parameters any more.
+//
+// All of it is operations of one stream (kernels/arithmetic/step.h has the
+// arithmetic): the optimizer's kernels read what was decided.  Where streams
+// run by themselves the host only enqueues, assumes that the step is taken, and
+// reads the outcome when it waits anyway.  Elsewhere it reads the outcome at
+// once and launches nothing for a step that is not taken.
 #include <algorithm>
 #include <cmath>
-#include <tuple>
+#include <utility>
 
 #include "engine/engine.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 namespace aliquot::engine {
-
-struct Engine::StepShare {
-  kernels::NormBins bins;
-  double weight;
-  int64_t bad_element;  // first non-finite gradient found here, or -1
-  int32_t bad_microbatch, bad_rank;
-  uint64_t call;  // hash of the step's arguments: all ranks must agree
-};
-
-// Of every data rank; made at commit, so that a step allocates nothing.
-struct Engine::StepShares {
-  std::vector<StepShare> all;
-};
-
-void Engine::make_shares() {
-  shares_ = std::make_shared<StepShares>();
-  shares_->all.resize(static_cast<size_t>(groups_.exchange->size()));
-}
 
 // Of the own elements, those that this rank counts: its part among the ranks
 // that own the same ones.
@@ -55,62 +40,31 @@ Range Engine::counted(const SegmentPlan& p) const {
 }
 
 // Reductions counted most of it on their way, which nobody changed since.
-Status Engine::local_norm(Stream* stream, StepShare* mine) {
-  bool counted_before = !grads_exposed_;
-  if (counted_before) kernels::norm_merge(&mine->bins, executor_->norm());
+Status Engine::local_norm(Stream* stream) {
   for (size_t b = 0; b < plan_.bundles.size(); ++b) {
     for (size_t s = 0; s < plan_.bundles[b].segments.size(); ++s) {
       const SegmentPlan& p = plan_.bundles[b].segments[s];
       if (p.grad_dtype == 0) continue;
-      if (counted_before && executor_->norm_on_the_way(p)) continue;
+      if (!grads_exposed_ && executor_->norm_on_the_way(p)) continue;
       Range part = counted(p);
       if (part.count == 0) continue;
       int64_t base = executor_->element_base(static_cast<int32_t>(b),
                                              static_cast<int32_t>(s));
       kernels::NormArgs args{
-          &mine->bins,
+          &step_memory_->mine->bins,
           executor_->at(p.final) + part.begin * dtype_size(p.accum_dtype),
           part.count,
           p.accum_dtype,
           0,
           base + p.own.begin + part.begin};
-      ALQ_TRY(
-          device_->launch(stream, kernels::OpCode::kNorm, &args, sizeof args));
+      ALQ_TRY(launch(stream, kernels::OpCode::kNorm, args));
     }
   }
   return {};
 }
 
-Status Engine::gather_shares(Stream* stream, StepShare* mine,
-                             std::vector<StepShare>* all) {
-  Coll coll;
-  coll.kind = CollKind::kAllGather;
-  coll.src = mine;
-  coll.dst = all->data();
-  coll.count = sizeof(StepShare);
-  coll.dtype = ALQ_U8;
-  coll.label = "step";
-  if (context_->faults.skips("engine.comm")) {
-    std::fill(all->begin(), all->end(), *mine);
-    return {};
-  }
-  return groups_.exchange->issue(coll, stream, nullptr);
-}
-
-// The parameter that holds an element of the engine-wide numbering.
-int32_t Engine::param_at(int64_t element) const {
-  for (size_t i = 0; i < model_.params.size(); ++i) {
-    const Param& p = model_.params[i];
-    int64_t begin = executor_->element_base(p.bundle, p.segment) + p.offset;
-    if (element >= begin && element < begin + p.count) {
-      return static_cast<int32_t>(i);
-    }
-  }
-  return -1;
-}
-
-Status Engine::update_run(const alq_step_desc& desc, const SegmentPlan& p,
-                          const Run& run, Stream* stream) {
+Status Engine::update_run(const SegmentPlan& p, const Run& run,
+                          Stream* stream) {
   int64_t begin = run.begin - p.own.begin, end = run.end - p.own.begin;
   const alq_optimizer_desc& o =
       optimizers_[static_cast<size_t>(run.group)].desc;
@@ -119,10 +73,8 @@ Status Engine::update_run(const alq_step_desc& desc, const SegmentPlan& p,
     if (!region.exists()) return nullptr;
     return executor_->at(region) + begin * dtype_size(dtype);
   };
-  const auto* scalars =
-      reinterpret_cast<const kernels::StepScalars*>(scalars_->data());
-  double lr = desc.lr[run.group];
-  double wd = desc.weight_decay == nullptr ? 0 : desc.weight_decay[run.group];
+  const kernels::StepScalars* scalars = step_memory_->scalars;
+  const kernels::StepFactors* factors = step_memory_->factors + run.group;
   bool copies = p.master_dtype != p.dtype;
   if (o.kind == ALQ_OPTIM_SGD) {
     kernels::SgdArgs args = {};
@@ -137,15 +89,12 @@ Status Engine::update_run(const alq_step_desc& desc, const SegmentPlan& p,
     args.model_dtype = p.dtype;
     args.grad_dtype = p.accum_dtype;
     args.state_dtype = p.state_dtype != 0 ? p.state_dtype : p.master_dtype;
-    args.lr = lr;
-    args.weight_decay = wd;
+    args.factors = factors;
     args.momentum = o.momentum;
     args.dampening = o.dampening;
     args.nesterov = o.nesterov;
-    args.first = steps_ == 0;
     return device_->launch(stream, kernels::OpCode::kSgd, &args, sizeof args);
   }
-  double t = static_cast<double>(steps_ + 1);
   kernels::AdamWArgs args = {};
   args.master = place(p.master, p.master_dtype);
   args.model = copies ? place(p.own_params, p.dtype) : nullptr;
@@ -162,27 +111,24 @@ Status Engine::update_run(const alq_step_desc& desc, const SegmentPlan& p,
   args.one_minus_beta1 = 1 - o.beta1;
   args.beta2 = o.beta2;
   args.one_minus_beta2 = 1 - o.beta2;
-  args.decay = 1 - lr * wd;
-  args.step_size = lr / (1 - std::pow(o.beta1, t));
-  args.inv_sqrt_bc2 = 1 / std::sqrt(1 - std::pow(o.beta2, t));
+  args.factors = factors;
   args.eps = o.eps;
   return device_->launch(stream, kernels::OpCode::kAdamW, &args, sizeof args);
 }
 
-Status Engine::update(const alq_step_desc& desc, Stream* stream) {
+Status Engine::update(Stream* stream) {
   for (size_t b = 0; b < plan_.bundles.size(); ++b) {
     for (size_t s = 0; s < plan_.bundles[b].segments.size(); ++s) {
       const SegmentPlan& p = plan_.bundles[b].segments[s];
       if (p.grad_dtype == 0) continue;
-      ALQ_TRY(
-          update_segment(desc, p, model_.bundles[b].segments[s].runs, stream));
+      ALQ_TRY(update_segment(p, model_.bundles[b].segments[s].runs, stream));
     }
   }
   return {};
 }
 
 // What goes to other ranks as well goes there piece by piece, from the caches.
-Status Engine::update_segment(const alq_step_desc& desc, const SegmentPlan& p,
+Status Engine::update_segment(const SegmentPlan& p,
                               const std::vector<Run>& runs, Stream* stream) {
   constexpr int64_t kPiece = int64_t{1} << 16;
   int64_t most = p.together ? kPiece : p.updates.count;
@@ -191,7 +137,7 @@ Status Engine::update_segment(const alq_step_desc& desc, const SegmentPlan& p,
     for (Run run : runs) {
       run.begin = std::max(run.begin, at);
       run.end = std::min(run.end, end);
-      ALQ_TRY(update_run(desc, p, run, stream));
+      ALQ_TRY(update_run(p, run, stream));
     }
     if (p.together) ALQ_TRY(copy_to_peers(p, {at, end - at}, stream));
   }
@@ -233,15 +179,6 @@ Status Engine::check_rates(const alq_step_desc& desc) const {
   return {};
 }
 
-uint64_t Engine::hash_call(const alq_step_desc& desc) const {
-  XXH64_hash_t hash = XXH3_64bits_withSeed(&desc.clip_norm, sizeof(double),
-                                           static_cast<uint64_t>(steps_));
-  size_t bytes = optimizers_.size() * sizeof(double);
-  hash = XXH3_64bits_withSeed(desc.lr, bytes, hash);
-  if (desc.weight_decay == nullptr) return hash;
-  return XXH3_64bits_withSeed(desc.weight_decay, bytes, hash);
-}
-
 // Clip norm, learning rates, weight decays.
 Status Engine::record_step(const alq_step_desc& desc) {
   if (log_ == nullptr || following_) return {};
@@ -262,10 +199,7 @@ void Engine::clear_step() {
   weight_sum_ = 0;
 }
 
-Status Engine::step(const alq_step_desc& desc, Stream* stream,
-                    alq_step_report* report) {
-  ALQ_TRY(need_committed("step"));
-  ALQ_TRY(context_->faults.point("engine.step"));
+Status Engine::check_step(const alq_step_desc& desc) const {
   if (!last_) {
     return make_error(
         ALQ_FAILED_PRECONDITION,
@@ -286,100 +220,99 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
   }
   CoreError refused = core_->check_step();
   if (!refused.ok()) return explain(refused, "step", -1, 0);
-  ALQ_TRY(check_rates(desc));
-  ALQ_TRY(record_step(desc));
+  return check_rates(desc);
+}
+
+// What the step that is decided changes, if it is taken.
+Status Engine::apply(Stream* stream) {
+  ALQ_TRY(update(stream));
+  ALQ_TRY(context_->faults.point("engine.updated"));
+  ALQ_TRY(executor_->updated_on(stream));
+  ++steps_;
+  CoreError error = core_->step();
+  if (!error.ok()) return explain(error, "step", -1, 0);
+  if (!plan_.reaches_peers() || context_->faults.skips("engine.comm")) {
+    return {};
+  }
+  // Ranks read each other's bytes: go on when all have written theirs.
+  Coll barrier;
+  barrier.label = "step";
+  Status met = groups_.exchange->issue(barrier, stream, nullptr);
+  if (!met.ok() && plan_.open_bytes > 0) {
+    return make_error(met.code(),
+                      "engine {}: step {} was not finished by all ranks, and "
+                      "this rank's parameters may be in parts those before it; "
+                      "load a checkpoint before going on.  {}",
+                      name_, steps_, met.message())
+        .with_rank(met.rank());
+  }
+  ALQ_TRY(std::move(met));
+  return executor_->updated_on(stream);
+}
+
+// The host reads the outcome before it goes on.
+Status Engine::step_now(const alq_step_desc& desc, Stream* stream,
+                        alq_step_report* report) {
   if (stream != nullptr) ALQ_TRY(device_->synchronize(*stream, deadline()));
   ALQ_TRY(executor_->drain(deadline()));
-  int64_t begin = now_ns();
-
-  BadGradient bad = executor_->bad_gradient();
-  StepShare mine = {};
-  mine.weight = weight_sum_;
-  mine.bad_element = bad.element;
-  mine.bad_microbatch = bad.microbatch;
-  mine.bad_rank = bad.rank;
-  mine.call = hash_call(desc);
-  ALQ_TRY(local_norm(nullptr, &mine));
-  std::vector<StepShare>& all = shares_->all;
-  ALQ_TRY(gather_shares(nullptr, &mine, &all));
-  gathered_since_sync_ = false;
-
-  kernels::NormBins bins = {};
-  double weight = 0;
-  alq_step_report out = {};
-  out.bad_param = out.bad_rank = out.bad_microbatch = -1;
-  int64_t bad_element = -1;
-  for (size_t r = 0; r < all.size(); ++r) {
-    const StepShare& share = all[r];
-    weight += share.weight;
-    if (share.call != all[0].call) {
-      clear_step();
-      return make_error(
-                 ALQ_RANK_MISMATCH,
-                 "engine {}: rank {} and rank {} called step with "
-                 "different learning rates, weight decays or clip norms, "
-                 "or after a different number of steps; nothing was "
-                 "changed",
-                 name_, groups_.exchange->ranks()[0],
-                 groups_.exchange->ranks()[r])
-          .with_rank(groups_.exchange->ranks()[r]);
-    }
-    kernels::norm_merge(&bins, share.bins);
-    if (share.bad_element < 0) continue;
-    std::tuple key(share.bad_microbatch, share.bad_rank, share.bad_element);
-    if (bad_element < 0 ||
-        key < std::tuple(out.bad_microbatch, out.bad_rank, bad_element)) {
-      std::tie(out.bad_microbatch, out.bad_rank, bad_element) = key;
-    }
-  }
-  double divisor = weight * config_.loss_scale;
-  if (!(weight > 0) || !std::isfinite(divisor) || !std::isfinite(1 / divisor)) {
-    clear_step();
-    return make_error(ALQ_FAILED_PRECONDITION,
-                      "engine {}: the weights of this step sum to {} over all "
-                      "ranks; the sum must be above 0 and finite, and so must "
-                      "sum x loss scale and its inverse.  Nothing was changed",
-                      name_, weight);
-  }
-  double scale = 1 / divisor;
-  out.grad_norm = kernels::norm_root(bins) * scale;
-  out.weight_sum = weight;
-  // An overflow of the sum itself has no single contributor.
-  out.skipped = bins.nonfinite > 0 || bad_element >= 0 ? 1 : 0;
-  if (bad_element < 0 && bins.nonfinite > 0) bad_element = bins.first_bad;
-  if (bad_element >= 0) out.bad_param = param_at(bad_element);
-
-  if (out.skipped == 0) {
-    if (desc.clip_norm > 0) {
-      scale *= std::min(1.0, desc.clip_norm / (out.grad_norm + 1e-6));
-    }
-    *reinterpret_cast<kernels::StepScalars*>(scalars_->data()) = {scale, 0};
-    ALQ_TRY(update(desc, stream));
-    ALQ_TRY(executor_->updated_on(stream));
-    ++steps_;
-    CoreError error = core_->step();
-    if (!error.ok()) return explain(error, "step", -1, 0);
-    if (plan_.reaches_peers() && !context_->faults.skips("engine.comm")) {
-      // Ranks read each other's bytes: go on when all have written theirs.
-      Coll barrier;
-      barrier.label = "step";
-      ALQ_TRY(groups_.exchange->issue(barrier, stream, nullptr));
-      ALQ_TRY(executor_->updated_on(stream));
-    }
-  }
-  out.step = steps_;
   trace::Span span;
-  span.begin = begin;
-  span.end = now_ns();
+  span.begin = now_ns();
   span.lane = trace::Lane::kStep;
-  span.step = static_cast<int32_t>(steps_ - (out.skipped == 0 ? 1 : 0));
+  span.step = static_cast<int32_t>(steps_);
+  ALQ_TRY(decide(desc, nullptr));
+  const kernels::StepResult result = step_memory_->results[0];
+  if (Status refused = catch_up(); !refused.ok()) {
+    clear_step();
+    return refused;
+  }
+  if (result.outcome == kernels::StepOutcome::kTaken) ALQ_TRY(apply(stream));
+  span.end = now_ns();
   recorder_.add(span);
   clear_step();
-  if (report != nullptr) {
-    out.struct_size = report->struct_size;
-    *report = out;
+  return outcome(result, report);
+}
+
+// A rank that leaves later aborts the groups, which must not end the exchange
+// of a step that it has taken on another: so all meet once they have decided,
+// beside the update, and who leaves waits for that (abandon.cc).
+//
+// The host enqueues, and waits only if it is asked for a report.  It assumes
+// the same on all ranks, whoever asks: that parameters change.
+Status Engine::step_later(const alq_step_desc& desc, Stream* stream,
+                          alq_step_report* report) {
+  if (report != nullptr && stream != nullptr) {
+    ALQ_TRY(device_->check_waitable(*stream));
   }
-  return {};
+  ALQ_TRY(executor_->order_before(stream, deadline()));
+  trace::Span span;
+  span.lane = trace::Lane::kStep;
+  span.step = static_cast<int32_t>(steps_);
+  ALQ_ASSIGN(trace::Span * open, executor_->begin_span(span, stream));
+  Status enqueued = decide(desc, stream);
+  ALQ_TRY(device_->record(*decided_, stream));  // also of what there is of it
+  ALQ_TRY(std::move(enqueued));
+  outcome_unknown_ = true;
+  ALQ_TRY(executor_->meet_after(*decided_));
+  ALQ_TRY(apply(stream));
+  ALQ_TRY(executor_->await_meeting(stream));
+  ALQ_TRY(executor_->end_span(open, stream));
+  ALQ_TRY(executor_->used_on(stream));
+  clear_step();
+  if (report == nullptr) return {};
+  ALQ_TRY(device_->synchronize(*decided_, deadline()));
+  const kernels::StepResult result = step_memory_->results[0];
+  ALQ_TRY(catch_up());
+  return outcome(result, report);
+}
+
+Status Engine::step(const alq_step_desc& desc, Stream* stream,
+                    alq_step_report* report) {
+  ALQ_TRY(need_committed("step"));
+  ALQ_TRY(context_->faults.point("engine.step"));
+  ALQ_TRY(check_step(desc));
+  ALQ_TRY(record_step(desc));
+  return device_->asynchronous() ? step_later(desc, stream, report)
+                                 : step_now(desc, stream, report);
 }
 
 }  // namespace aliquot::engine

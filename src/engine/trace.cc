@@ -2,6 +2,7 @@
 // as files.
 #include <cerrno>
 #include <cstdio>
+#include <utility>
 
 #include "engine/engine.h"
 
@@ -26,25 +27,35 @@ Status write_file(const std::string& path, const std::string& text) {
 
 }  // namespace
 
-void Engine::open_compute(int32_t unit, int32_t pass) {
-  close_compute(unit, pass);
+// On a device that runs by itself the caller's stream says when it gets here.
+Status Engine::open_compute(int32_t unit, int32_t pass, Stream* stream) {
+  ALQ_TRY(close_compute(unit, pass, stream));
   trace::Span span;
-  span.begin = now_ns();
   span.lane = trace::Lane::kCompute;
   span.pass = pass;
   span.step = static_cast<int32_t>(steps_);
   span.name = unit_names_[static_cast<size_t>(unit)];
   span.root = model_.units[static_cast<size_t>(unit)].root ? 1 : 0;
-  computing_[static_cast<size_t>(unit)][static_cast<size_t>(pass)] =
-      recorder_.add(span);
+  trace::Span*& open =
+      computing_[static_cast<size_t>(unit)][static_cast<size_t>(pass)];
+  if (device_->asynchronous()) {
+    ALQ_ASSIGN(open, executor_->begin_span(span, stream));
+    ALQ_TRY(executor_->used_on(stream));
+  } else {
+    span.begin = now_ns();
+    open = recorder_.add(span);
+  }
+  return {};
 }
 
-void Engine::close_compute(int32_t unit, int32_t pass) {
-  trace::Span*& span =
+Status Engine::close_compute(int32_t unit, int32_t pass, Stream* stream) {
+  trace::Span*& open =
       computing_[static_cast<size_t>(unit)][static_cast<size_t>(pass)];
-  if (span == nullptr) return;
+  trace::Span* span = std::exchange(open, nullptr);
+  if (span == nullptr) return {};
+  if (device_->asynchronous()) return executor_->end_span(span, stream);
   span->end = now_ns();
-  span = nullptr;
+  return {};
 }
 
 Status Engine::trace_write(const std::string& dir, int32_t step) {

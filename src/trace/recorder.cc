@@ -26,9 +26,9 @@ int32_t Recorder::name(const std::string& text) {
 
 std::vector<Span> Recorder::spans() const {
   std::vector<Span> out;
-  size_t count = next_ < ring_.size() ? next_ : ring_.size();
+  size_t count = next_ < capacity_ ? next_ : capacity_;
   for (size_t i = next_ - count; i < next_; ++i) {
-    const Span& span = ring_[i % ring_.size()];
+    const Span& span = ring_[i % capacity_];
     if (span.end >= span.begin && span.end != 0) out.push_back(span);
   }
   return out;

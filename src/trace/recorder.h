@@ -40,12 +40,24 @@ struct Span {
 // One writer at a time per engine; readers copy.
 class Recorder {
  public:
-  explicit Recorder(size_t capacity = 16384) : ring_(capacity) {}
+  explicit Recorder(size_t capacity = 16384)
+      : own_(capacity), ring_(own_.data()), capacity_(capacity) {}
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  // Records there from now on, in memory that streams can write: capacity()
+  // spans, zeroed.
+  void use(Span* ring) {
+    ring_ = ring;
+    own_ = {};
+    next_ = 0;
+  }
+  size_t capacity() const { return capacity_; }
 
   // Opens a span and returns its place: streams write `end` (and `begin`)
   // later.
   Span* add(const Span& span) {
-    Span& slot = ring_[next_ % ring_.size()];
+    Span& slot = ring_[next_ % capacity_];
     slot = span;
     ++next_;
     return &slot;
@@ -59,7 +71,9 @@ class Recorder {
   size_t recorded() const { return next_; }
 
  private:
-  std::vector<Span> ring_;
+  std::vector<Span> own_;
+  Span* ring_;
+  size_t capacity_;
   size_t next_ = 0;
   std::vector<std::string> names_;
 };

@@ -4,6 +4,12 @@
 raises `Refused` with the library's code and message.  `run_ranks` runs ranks as
 threads of this process: ctypes lets go of the interpreter while a call waits;
 `run_processes` runs a script on ranks of their own.
+
+ALIQUOT_TEST_DEVICE=cuda puts every rank on a CUDA device of its own (rank modulo
+ALIQUOT_DOUBLE_DEVICES), and every call that takes a stream on one of the
+caller's.  The library then is told by ALIQUOT_HINTS where the stand-ins of
+tests/doubles are.  Their device memory is the host's: it may be touched by the
+host once the stream is synchronised, which `begin` does unless told otherwise.
 """
 
 import ctypes
@@ -24,6 +30,7 @@ sys.path.insert(0, os.path.join(ROOT, "bindings", "python"))
 from aliquot import _ffi  # noqa: E402
 
 TIMEOUT_S = 60
+ON_CUDA = os.environ.get("ALIQUOT_TEST_DEVICE") == "cuda"
 STRATEGIES = {"ddp": _ffi.ALQ_STRATEGY_DDP, "zero1": _ffi.ALQ_STRATEGY_ZERO1,
               "zero2": _ffi.ALQ_STRATEGY_ZERO2, "fsdp": _ffi.ALQ_STRATEGY_FSDP}
 ADAMW = dict(beta1=0.9, beta2=0.95, eps=1e-8)
@@ -64,6 +71,11 @@ class World:
     def __init__(self, library, mesh="", **place):
         self.library = library
         place.setdefault("timeout_ns", TIMEOUT_S * 10**9)
+        if ON_CUDA:
+            rank = place.get("rank", os.environ.get("ALIQUOT_RANK", 0))
+            devices = int(os.environ.get("ALIQUOT_DOUBLE_DEVICES", 2))
+            place.setdefault("device_type", _ffi.ALQ_DEVICE_CUDA)
+            place.setdefault("device_id", int(rank) % devices)
         desc = make(_ffi.alq_open_desc, **place)
         self.ctx = library.make_handle("alq_open", _ffi.ALQ_ABI_VERSION,
                                        ctypes.byref(desc))
@@ -71,11 +83,34 @@ class World:
         self.size = library.c.alq_context_size(self.ctx)
         self.mesh = library.make_handle("alq_mesh_create", self.ctx,
                                         mesh.encode())
+        # What calls that take a stream get; None: the calling thread, now.
+        self.stream = None
+        if place.get("device_type") == _ffi.ALQ_DEVICE_CUDA:
+            self.stream = _ffi.alq_stream()
+            library.call("alq_stream_create", self.ctx,
+                         ctypes.byref(self.stream))
+
+    def device(self):
+        """Where the engine's memory is, as fields of alq_tensor."""
+        if self.stream is None:
+            return {"device_type": _ffi.ALQ_DEVICE_CPU}
+        return {"device_type": self.stream.device_type,
+                "device_id": self.stream.device_id}
+
+    def on(self):
+        return None if self.stream is None else ctypes.byref(self.stream)
+
+    def sync(self):
+        """What the caller's stream has so far is done."""
+        if self.stream is not None:
+            self.library.call("alq_stream_sync", self.ctx, self.on(), 0)
 
     def close(self):
         self.library.call("alq_close", self.ctx, 0)
 
     def release(self):
+        if self.stream is not None:
+            self.library.c.alq_stream_release(self.ctx, self.on())
         self.library.c.alq_mesh_release(self.mesh)
         self.library.c.alq_release(self.ctx)
 
@@ -84,8 +119,9 @@ class Engine:
     """Calls of one rank's engine.  Freed memory is filled with NaN."""
 
     def __init__(self, world, **desc):
+        self.world = world
         self.c, self.call_ = world.library.c, world.library.call
-        desc = make(_ffi.alq_engine_desc, poison=1, **desc)
+        desc = make(_ffi.alq_engine_desc, **{"poison": 1, **desc})
         self.handle = world.library.make_handle("alq_engine_create", world.mesh,
                                                 ctypes.byref(desc))
 
@@ -111,9 +147,12 @@ class Engine:
         """Axis masks of one unit instead of the plan's strategy."""
         self.call("alq_unit_place", unit, params, grads, states)
 
-    def plan_and_commit(self, **plan):
-        optimizer = make(_ffi.alq_optimizer_desc, kind=_ffi.ALQ_OPTIM_ADAMW,
-                         **ADAMW)
+    def plan_and_commit(self, optimizer=None, **plan):
+        kind = dict(optimizer or {"kind": _ffi.ALQ_OPTIM_ADAMW, **ADAMW})
+        optimizer = make(_ffi.alq_optimizer_desc, **kind)
+        if self.world.stream is not None and \
+                plan.get("gather") == _ffi.ALQ_GATHER_MAP:
+            plan["gather"] = _ffi.ALQ_GATHER_COPY  # devices map nothing
         self.call("alq_optimizer_set", 0, ctypes.byref(optimizer))
         report = make(_ffi.alq_plan_report)
         self.call("alq_engine_plan",
@@ -134,26 +173,31 @@ class Engine:
                   ctypes.byref(scale))
         return scale.value
 
-    def begin(self, unit, kind, push=False):
+    def begin(self, unit, kind, push=False, sync=True):
+        """The unit's view; sync: the host may touch it."""
         view = make(_ffi.alq_unit_view, flags=_ffi.ALQ_VIEW_PUSH if push else 0)
-        self.call("alq_unit_begin", unit, kind, None, ctypes.byref(view))
+        self.call("alq_unit_begin", unit, kind, self.world.on(),
+                  ctypes.byref(view))
+        if sync:
+            self.world.sync()
         return view
 
     def end(self, unit, kind):
-        self.call("alq_unit_end", unit, kind, None)
+        self.call("alq_unit_end", unit, kind, self.world.on())
 
     def ready(self, param):
-        self.call("alq_grad_ready", param, None)
+        self.call("alq_grad_ready", param, self.world.on())
 
     def microbatch_end(self):
-        self.call("alq_microbatch_end", None)
+        self.call("alq_microbatch_end", self.world.on())
 
-    def step(self, lr, weight_decay=0.0, clip=0.0):
+    def step(self, lr, weight_decay=0.0, clip=0.0, wants_report=True):
         desc = make(_ffi.alq_step_desc, lr=array(ctypes.c_double, [lr]),
                     weight_decay=array(ctypes.c_double, [weight_decay]),
                     n_groups=1, clip_norm=clip)
-        report = make(_ffi.alq_step_report)
-        self.call("alq_step", ctypes.byref(desc), None, ctypes.byref(report))
+        report = make(_ffi.alq_step_report) if wants_report else None
+        self.call("alq_step", ctypes.byref(desc), self.world.on(),
+                  None if report is None else ctypes.byref(report))
         return report
 
     def report(self):
@@ -178,9 +222,9 @@ def wait_for_end(thread):
 _names = itertools.count()
 
 
-def run_ranks(library, size, body, **place):
+def run_ranks(library, size, body, each=None, **place):
     """body(world) on every rank, as threads; its results in rank order.  place:
-    mesh, and further fields of alq_open_desc."""
+    mesh, and further fields of alq_open_desc; each(rank): that rank's own."""
     name = b"python-%d-%d" % (os.getpid(), next(_names))
     results, failures = [None] * size, []
 
@@ -189,7 +233,7 @@ def run_ranks(library, size, body, **place):
         try:
             world = World(library, bootstrap=_ffi.ALQ_BOOTSTRAP_LOCAL,
                           rank=rank, world_size=size, world_name=name,
-                          **place)
+                          **place, **(each(rank) if each else {}))
             results[rank] = body(world)
             world.close()
         except BaseException as error:  # told to the caller, below

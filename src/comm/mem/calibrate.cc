@@ -1,5 +1,6 @@
 #include "comm/mem/calibrate.h"
 
+#include <link.h>
 #include <sched.h>
 #include <sys/mman.h>
 
@@ -206,6 +207,25 @@ int64_t crossing(const Trials& t) {
 
 namespace {
 
+#ifdef MADV_POPULATE_READ
+// Maps the code around `inside`, which is in the page cache, before it is run.
+int map_code(dl_phdr_info* info, size_t, void* inside) {
+  const auto at = reinterpret_cast<uintptr_t>(inside);
+  for (int i = 0; i < info->dlpi_phnum; ++i) {
+    const ElfW(Phdr)& part = info->dlpi_phdr[i];
+    const uintptr_t begin = info->dlpi_addr + part.p_vaddr;
+    if (part.p_type != PT_LOAD || at < begin || at >= begin + part.p_memsz) {
+      continue;
+    }
+    const uintptr_t page = begin / 4096 * 4096;
+    madvise(reinterpret_cast<void*>(page), begin + part.p_memsz - page,
+            MADV_POPULATE_READ);
+    return 1;
+  }
+  return 0;
+}
+#endif
+
 // The first operations find their memory backed and mapped.
 void back(const GroupCore& core) {
 #ifdef MADV_POPULATE_WRITE
@@ -218,6 +238,9 @@ void back(const GroupCore& core) {
     if (q != core.rank && core.size > kFew) continue;
     madvise(core.control.stage(q), kRing * kPlaceBytes, MADV_POPULATE_WRITE);
   }
+#endif
+#ifdef MADV_POPULATE_READ
+  dl_iterate_phdr(map_code, reinterpret_cast<void*>(&crossing));
 #endif
 }
 
@@ -252,16 +275,26 @@ void calibrate(GroupCore& core) {
   Header& header = core.control.header();
   header.stage_sums.store(context.stage_sums.value_or(limits.sums));
   header.stage_copies.store(context.stage_copies.value_or(limits.copies));
-  header.stage_streams.store(
-      context.stage_streams.value_or(limits.streams) ? 1 : 0);
+  const bool streams = context.stage_streams.value_or(limits.streams);
+  header.streamed.store(streams ? (1u << kStoreKinds) - 1 : 0);
   core.self().staged.value.store(kMeasured);
   core.ring_peers();
+}
+
+void try_stores(World& world, int32_t kind, uint64_t like, int64_t begun) {
+  if (world.context->stage_streams.has_value()) return;
+  std::unique_lock lock(world.trial_mutex, std::try_to_lock);
+  if (!lock.owns_lock()) return;
+  const int64_t now = now_ns();
+  if (world.trials[kind].ended(like, now - begun, now)) {
+    world.control.header().streamed.fetch_xor(1u << kind);
+  }
 }
 
 StageLimits stage_limits(const World& world) {
   const Header& header = world.control.header();
   return {header.stage_sums.load(), header.stage_copies.load(),
-          header.stage_streams.load() != 0};
+          header.streamed.load() != 0};
 }
 
 }  // namespace aliquot::mem

@@ -20,7 +20,7 @@ namespace aliquot::mem {
 // Bytes that one rank has for another, up to which they are staged.
 struct StageLimits {
   int64_t sums = 0, copies = 0;
-  bool streams = false;  // windows are filled past the caches
+  bool streams = false;  // what peers read is written past the caches
 };
 
 // The two lines, in seconds, at two sizes: staged and read.
@@ -36,5 +36,9 @@ int64_t crossing(const Trials& trials);
 void calibrate(GroupCore& core);
 
 StageLimits stage_limits(const World& world);
+
+// An operation of rank 0 of this store_kind has taken the time since `begun`:
+// see StoreTrial.  A hint settles the matter.
+void try_stores(World& world, int32_t kind, uint64_t like, int64_t begun);
 
 }  // namespace aliquot::mem

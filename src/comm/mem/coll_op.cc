@@ -233,10 +233,13 @@ Step CollOp::choose() {
   if (coll.kind == CollKind::kAllToAllV) small = false;
   if (foreign_private && (small || !core.world->cma)) {
     run_ = chosen.staged;
+    streams_stage = choose_stores(true);
     return Step::kProgress;
   }
   run_ = chosen.direct;
-  streams = coll.kind == CollKind::kAllReduce && size > 1 && limits.streams;
+  if (coll.kind == CollKind::kAllReduce && size > 1) {
+    streams_dst = choose_stores(false);
+  }
   bool read_by_peers = readable_bytes() > 0;
   drain_ = size > 1 && read_by_peers &&
            (coll.kind == CollKind::kAllReduce || !coll.source_stable);
@@ -245,6 +248,13 @@ Step CollOp::choose() {
   reading_ = size > 1 && core.shares_process;
   Status status = resolve(&Slot::src);
   return status.ok() ? Step::kProgress : fail(std::move(status));
+}
+
+bool CollOp::choose_stores(bool staged) {
+  World& world = *core.world;
+  store_kind_ = store_kind(staged, largest_part(*this));
+  if (world.rank == 0) moving_ = now_ns();
+  return (world.control.header().streamed.load() >> store_kind_ & 1) != 0;
 }
 
 Step CollOp::run() {
@@ -358,6 +368,12 @@ Step CollOp::dying() {
 Step CollOp::finish() {
   if (mapped_) core.world->maps.leave(core.world->control, core.world->size);
   bool failed = state_ == State::kDying;
+  if (moving_ != 0 && !failed) {
+    uint64_t like = static_cast<uint64_t>(part_total() * in_size);
+    like = like << 10 | static_cast<uint64_t>(coll.kind) << 6 |
+           static_cast<uint64_t>(size - 1);
+    try_stores(*core.world, store_kind_, like, moving_);
+  }
   if (said_where_) {
     say_where(core, failed ? "after giving up " + what() : "");
     if (!failed) mark_seen(core);

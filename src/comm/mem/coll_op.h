@@ -57,7 +57,8 @@ class CollOp : public Op {
   // Where the algorithm is; all zero at first.
   int32_t phase = 0, peer = 0;
   int64_t pos = 0;
-  bool streams = false;  // writes what peers will read past the caches
+  // Result and windows, which peers read next, are written past the caches.
+  bool streams_dst = false, streams_stage = false;
   uint64_t filled = 0, taken = 0;    // staging windows
   const std::byte* base[kMaxRanks];  // peers' memory; null: read_process
 
@@ -94,6 +95,7 @@ class CollOp : public Op {
   void announce();
   Status compare();
   Step choose();
+  bool choose_stores(bool staged);
   Step run();
   Step waiting(bool slow);
   Step finish();
@@ -118,6 +120,8 @@ class CollOp : public Op {
   int32_t cursor_ = 0;
   int64_t deadline_ = 0;
   int64_t started_ = 0;
+  int64_t moving_ = 0;  // since when, 0: not timed
+  int32_t store_kind_ = 0;
   const uint64_t recorded_;          // by the flight recorder
   int64_t chunk_ = 0;                // all-reduce: elements of a rank's chunk
   Line Member::*awaited_ = nullptr;  // null: the slots

@@ -6,6 +6,7 @@
 
 #include "comm/group.h"
 #include "comm/mem/core.h"
+#include "comm/normalize.h"
 
 namespace aliquot::mem {
 
@@ -25,7 +26,7 @@ class MemGroup : public Group {
                                        std::string name,
                                        Deadline deadline) override;
   Result<std::shared_ptr<Group>> shrink(Deadline deadline) override;
-  bool common_memory() const override { return true; }
+  Abilities abilities() const override;
   Result<std::unique_ptr<Memory>> allocate_common(int64_t bytes,
                                                   std::string label,
                                                   Deadline deadline) override;
@@ -56,7 +57,9 @@ class MemGroup : public Group {
 };
 
 // Checks a call and fills in what zero stands for.
-Status normalize(const GroupCore& core, Coll* coll);
+inline Status normalize(const GroupCore& core, Coll* coll) {
+  return aliquot::normalize({core.name, core.rank, core.size}, coll);
+}
 
 // A new control block for `size` ranks, and a check of one that was attached.
 Result<std::shared_ptr<Segment>> make_control(int32_t size,

@@ -208,7 +208,9 @@ Result<std::shared_ptr<Group>> MemJoin::connect(
                           world->size);
   world->segments->set_on_free(
       [w = std::weak_ptr<World>(world)](uint64_t nonce) {
-        if (auto alive = w.lock()) alive->announce_freed(nonce);
+        auto alive = w.lock();
+        if (alive != nullptr) alive->announce_freed(nonce);
+        return alive;
       });
 
   std::vector<int32_t> ranks(size);

@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "comm/call.h"
 #include "device/cpu/bell.h"
 #include "device/cpu/segment.h"
 
@@ -33,18 +34,6 @@ static_assert(kMaxRanks <= 64);  // sets of ranks are words
 struct alignas(64) Line {
   std::atomic<uint64_t> value{0};
 };
-
-// What is being called, in words that an error can repeat.  hash covers these
-// fields and all counts.
-struct Call {
-  uint64_t hash[2];
-  int32_t kind, dtype, out_dtype, op, root;
-  int32_t flags;
-  int64_t count;
-};
-constexpr int32_t kCallAccumulate = 1;
-constexpr int32_t kCallPremul = 4;
-constexpr int32_t kCallInternal = 2;  // part of a split or allocation
 
 // Where data lies, as its owner sees it.
 struct Location {
@@ -152,7 +141,8 @@ struct alignas(64) Header {
   int64_t bytes;
   // Of the world: what calibrate() found.
   std::atomic<int64_t> stage_sums, stage_copies;
-  std::atomic<uint32_t> stage_streams;
+  // Bit i: operations of store_kind i write what peers read past the caches.
+  std::atomic<uint32_t> streamed;
 };
 
 class Control {

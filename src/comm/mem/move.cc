@@ -133,7 +133,7 @@ Step copy_from(CollOp& op, int32_t q, Location Slot::*which, int64_t offset,
   if (n > 0 && from != nullptr) {
     kernels::CopyArgs copy{to + op.pos, from + offset + op.pos, n};
     // In place, the other ranks read it in the next sum.
-    if (bypasses(op, bytes) || (op.streams && op.dst() == op.src())) {
+    if (bypasses(op, bytes) || (op.streams_dst && op.dst() == op.src())) {
       kernels::copy_cold_cpu(copy);
       kernels::flush_cold_cpu();
     } else {
@@ -169,7 +169,7 @@ void reduce(CollOp& op, const void* const* srcs, std::byte* to, int64_t at,
   // What is overwritten is in the caches already, unless peers have it.
   const bool cold =
       args.add == 0 &&
-      (op.streams ||
+      (op.streams_dst ||
        (bypasses(op, op.part_count(op.me) * op.out_size) && srcs[op.me] != to));
   if (cold || op.coll.bad != nullptr || op.coll.norm != nullptr) {
     reduce_pieces(op, args, at, cold);

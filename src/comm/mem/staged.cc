@@ -59,7 +59,7 @@ void counted_copy(CollOp& op, void* to, const void* from, int64_t bytes,
 }
 
 void stage_copy(CollOp& op, void* to, const void* from, int64_t bytes) {
-  if (op.core.world->control.header().stage_streams.load() == 0) {
+  if (!op.streams_stage) {
     return counted_copy(op, to, from, bytes, false);
   }
   if (bytes <= 0) return;

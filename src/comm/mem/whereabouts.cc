@@ -100,10 +100,6 @@ std::string last_call(const GroupCore& core, int32_t q) {
                      label_text(label));
 }
 
-std::string label_text(const char* label) {
-  return *label == '\0' ? "" : fmt::format(", \"{}\"", label);
-}
-
 void set_label(Slot& slot, const char* label) {
   if (*label == '\0') {
     slot.label[0] = '\0';

@@ -33,9 +33,6 @@ std::string late_text(const GroupCore& core, int32_t world_rank);
 // ", in operation 7 (all_reduce(100 x f32, sum), "unit")", or "".
 std::string last_call(const GroupCore& core, int32_t q);
 
-// `, "unit"` or "".
-std::string label_text(const char* label);
-
 // Copies a call's label into the slot that announces it.
 void set_label(Slot& slot, const char* label);
 

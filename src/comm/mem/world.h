@@ -10,6 +10,7 @@
 #include "base/context.h"
 #include "comm/mem/huge_pages.h"
 #include "comm/mem/layout.h"
+#include "comm/mem/store_trial.h"
 #include "device/cpu/cpu_device.h"
 
 namespace aliquot::mem {
@@ -62,6 +63,8 @@ struct World {
   bool cma = false;  // all ranks may read all others' memory
   PeerMaps maps;
   HugePages huge_pages;
+  std::mutex trial_mutex;
+  StoreTrial trials[kStoreKinds];  // of rank 0
 
   // The groups of this rank that are alive, for abort.
   std::mutex groups_mutex;

@@ -30,6 +30,11 @@ class CpuDevice : public Device {
   Result<Progress> set_progress(int32_t want, Deadline deadline) override;
   Result<std::unique_ptr<Memory>> allocate(int64_t bytes,
                                            std::string label) override;
+  Result<std::unique_ptr<Memory>> allocate_host(int64_t bytes,
+                                                std::string label) override {
+    return allocate(bytes, std::move(label));
+  }
+  bool asynchronous() const override { return false; }
 
   // For the groups of this rank.
   const std::shared_ptr<Runner>& runner() const { return runner_; }

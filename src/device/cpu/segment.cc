@@ -215,8 +215,9 @@ void SegmentTable::add(std::shared_ptr<Segment> segment, bool owned) {
   std::lock_guard lock(mutex_);
   if (owned) {
     segment->on_free([hook = hook_](uint64_t nonce) {
+      std::shared_ptr<void> last;  // goes after the lock
       std::lock_guard hook_lock(hook->mutex);
-      if (hook->call) hook->call(nonce);
+      if (hook->call) last = hook->call(nonce);
     });
   }
   segments_[reinterpret_cast<uintptr_t>(segment->data())] = std::move(segment);
@@ -246,7 +247,7 @@ std::shared_ptr<Segment> SegmentTable::find(const void* data,
   return segment;
 }
 
-void SegmentTable::set_on_free(std::function<void(uint64_t)> hook) {
+void SegmentTable::set_on_free(OnFree hook) {
   std::lock_guard lock(hook_->mutex);
   hook_->call = std::move(hook);
 }

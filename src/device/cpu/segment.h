@@ -70,13 +70,15 @@ class SegmentTable {
   // The segment that holds all of [data, data + bytes), or null.
   std::shared_ptr<Segment> find(const void* data, int64_t bytes) const;
 
-  // Called with the nonce of each segment freed from now on.
-  void set_on_free(std::function<void(uint64_t)> hook);
+  // Called with the nonce of each segment freed from now on.  What it returns
+  // is let go after the call: its end may set another hook.
+  using OnFree = std::function<std::shared_ptr<void>(uint64_t)>;
+  void set_on_free(OnFree hook);
 
  private:
   struct Hook {
     std::mutex mutex;
-    std::function<void(uint64_t)> call;
+    OnFree call;
   };
   std::shared_ptr<Hook> hook_ = std::make_shared<Hook>();
   mutable std::mutex mutex_;

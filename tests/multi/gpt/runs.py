@@ -31,14 +31,14 @@ class Workplace(tempfile.TemporaryDirectory):
         super().__init__(prefix="gpt-test-")
         self.text = write_text(self.name)
 
-    def call(self, args, prefix=(), timeout=TIMEOUT_S):
+    def call(self, args, prefix=(), timeout=TIMEOUT_S, env=None):
         """Runs gpt; returns (exit code, standard output, standard error)."""
         done = subprocess.run(
             [*prefix, GPT, *args], capture_output=True, text=True,
-            timeout=timeout, check=False)
+            timeout=timeout, check=False, env={**os.environ, **(env or {})})
         return done.returncode, done.stdout, done.stderr
 
-    def train(self, args, ranks=1, how="alone"):
+    def train(self, args, ranks=1, how="alone", env=None):
         """Trains the tiny model; returns the JSON lines it wrote."""
         path = os.path.join(self.name, "run.json")
         prefix = ()
@@ -47,7 +47,8 @@ class Workplace(tempfile.TemporaryDirectory):
             more += ["--threads", "--ranks", str(ranks)]
         elif how == "processes":
             prefix = (ALIQUOT, "run", "-n", str(ranks), "--")
-        code, out, err = self.call([*TINY, *args, *more], prefix)
+        code, out, err = self.call([*TINY, *args, *more], prefix,
+                                   env=env)
         if code != 0:
             raise AssertionError("gpt %s (%d ranks, %s) ended with %d:\n%s%s" % (
                 " ".join(args), ranks, how, code, out, err))

@@ -80,7 +80,10 @@ BOOST_AUTO_TEST_CASE(another_process_maps_it_and_checks_the_nonce) {
 BOOST_AUTO_TEST_CASE(freeing_tells_the_nonce_once_nobody_uses_it) {
   SegmentTable table;
   uint64_t freed = 0;
-  table.set_on_free([&](uint64_t nonce) { freed = nonce; });
+  table.set_on_free([&](uint64_t nonce) {
+    freed = nonce;
+    return nullptr;
+  });
   auto segment = *Segment::create(100, "m", false);
   uint64_t nonce = segment->ref().nonce;
   table.add(segment, true);
@@ -88,6 +91,26 @@ BOOST_AUTO_TEST_CASE(freeing_tells_the_nonce_once_nobody_uses_it) {
   BOOST_TEST(freed == 0u);
   segment.reset();
   BOOST_TEST(freed == nonce);
+}
+
+// Whoever is told may be gone but for the telling.
+BOOST_AUTO_TEST_CASE(the_end_of_who_is_told_may_set_the_hook) {
+  struct Owner {
+    SegmentTable& table;
+    ~Owner() { table.set_on_free(nullptr); }
+  };
+  SegmentTable table;
+  auto owner = std::make_shared<Owner>(table);
+  table.set_on_free([&owner, w = std::weak_ptr<Owner>(owner)](uint64_t) {
+    std::shared_ptr<Owner> last = w.lock();
+    owner.reset();
+    return last;
+  });
+  auto segment = *Segment::create(100, "m", false);
+  table.add(segment, true);
+  table.remove(segment->data());
+  segment.reset();
+  BOOST_TEST((owner == nullptr));
 }
 
 }  // namespace

@@ -52,14 +52,14 @@ inline std::vector<int64_t> test_counts() {
 }
 
 // `count` elements of T, `skew` bytes off an aligned address, with a guard
-// behind them that must stay as it is.
+// before and behind them that must stay as it is.
 template <typename T>
 class Buffer {
  public:
   explicit Buffer(int64_t count, size_t skew = 0)
       : count_(static_cast<size_t>(count)),
         skew_(skew),
-        bytes_(kAlign + skew + count_ * sizeof(T) + kGuard, 0x5a) {}
+        bytes_(kGuard + kAlign + skew + count_ * sizeof(T) + kGuard, 0x5a) {}
 
   T* data() { return reinterpret_cast<T*>(start()); }
   T get(int64_t i) {
@@ -78,6 +78,9 @@ class Buffer {
     std::memcpy(start(), other.start(), count_ * sizeof(T));
   }
   bool guard_intact() {
+    for (const unsigned char* p = bytes_.data(); p < start(); ++p) {
+      if (*p != 0x5a) return false;
+    }
     const unsigned char* end = start() + count_ * sizeof(T);
     for (size_t i = 0; i < kGuard; ++i) {
       if (end[i] != 0x5a) return false;
@@ -100,9 +103,10 @@ class Buffer {
   static constexpr size_t kAlign = 64, kGuard = 64;
 
   unsigned char* start() {
-    const auto at = reinterpret_cast<uintptr_t>(bytes_.data());
+    unsigned char* after = bytes_.data() + kGuard;
+    const auto at = reinterpret_cast<uintptr_t>(after);
     const size_t pad = (kAlign - at % kAlign) % kAlign;
-    return bytes_.data() + pad + skew_;
+    return after + pad + skew_;
   }
 
   size_t count_, skew_;

@@ -31,7 +31,7 @@ class Ranks : public Group {
                                                   Deadline) override {
     return make_error(ALQ_UNSUPPORTED, "no memory");
   }
-  bool common_memory() const override { return false; }
+  Abilities abilities() const override { return {}; }
   int64_t timeout_ns() const override { return 0; }
   void set_timeout_ns(int64_t) override {}
   Status status() const override { return {}; }

@@ -1,12 +1,11 @@
 // Checks of one collective call, before anything is shared with peers.
-#include <algorithm>
+#include "comm/normalize.h"
+
 #include <cstdint>
 #include <limits>
 #include <span>
 
-#include "comm/mem/group.h"
-
-namespace aliquot::mem {
+namespace aliquot {
 namespace {
 
 struct Range {
@@ -26,19 +25,19 @@ Range range(const void* data, int64_t bytes) {
 // So that their bytes can be counted.
 constexpr int64_t kMostElements = std::numeric_limits<int64_t>::max() / 16;
 
-Status bad_count(const GroupCore& core, const char* name, int64_t count) {
+Status bad_count(const GroupPlace& group, const char* name, int64_t count) {
   return make_error(ALQ_INVALID_ARGUMENT,
                     "{} on group \"{}\": count {} is negative or too large",
-                    name, core.name, count);
+                    name, group.name, count);
 }
 
 // Adds counts up; refuses negative ones and sums that bytes could overflow.
-Status add_counts(const GroupCore& core, const char* name,
+Status add_counts(const GroupPlace& group, const char* name,
                   std::span<const int64_t> counts, int64_t* total) {
   *total = 0;
   for (int64_t count : counts) {
     if (count < 0 || count > kMostElements - *total) {
-      return bad_count(core, name, count);
+      return bad_count(group, name, count);
     }
     *total += count;
   }
@@ -52,9 +51,9 @@ bool has_parts(CollKind kind) {
 }
 
 // *total: elements of the larger buffer; of src for all_to_all_v.
-Status check_counts(const GroupCore& core, const Coll& coll, int64_t* total) {
+Status check_counts(const GroupPlace& group, const Coll& coll, int64_t* total) {
   const char* name = coll_name(coll.kind);
-  const auto size = static_cast<size_t>(core.size);
+  const auto size = static_cast<size_t>(group.size);
   const bool pairs = coll.kind == CollKind::kAllToAllV;
   const bool uneven = has_parts(coll.kind) && coll.kind != CollKind::kAllToAll;
   for (size_t given : {coll.counts.size(), coll.recv_counts.size()}) {
@@ -63,49 +62,49 @@ Status check_counts(const GroupCore& core, const Coll& coll, int64_t* total) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} on group \"{}\": {} counts given, the group has {} "
                       "ranks",
-                      name, core.name, given, size);
+                      name, group.name, given, size);
   }
-  ALQ_TRY(add_counts(core, name, coll.recv_counts, total));
-  if (!coll.counts.empty()) return add_counts(core, name, coll.counts, total);
-  const int64_t parts = has_parts(coll.kind) ? core.size : 1;
+  ALQ_TRY(add_counts(group, name, coll.recv_counts, total));
+  if (!coll.counts.empty()) return add_counts(group, name, coll.counts, total);
+  const int64_t parts = has_parts(coll.kind) ? group.size : 1;
   if (coll.count < 0 || coll.count > kMostElements / parts) {
-    return bad_count(core, name, coll.count);
+    return bad_count(group, name, coll.count);
   }
   *total = coll.count * parts;
   return {};
 }
 
-Status check_reduction(const GroupCore& core, const Coll& coll) {
+Status check_reduction(const GroupPlace& group, const Coll& coll) {
   const char* name = coll_name(coll.kind);
   if (!is_float(coll.dtype) && !is_integer(coll.dtype)) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} on group \"{}\": {} has no arithmetic; reduce a "
                       "float or integer dtype",
-                      name, core.name, dtype_name(coll.dtype));
+                      name, group.name, dtype_name(coll.dtype));
   }
   if (coll.op < ALQ_SUM || coll.op > ALQ_MAX) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} on group \"{}\": reduce op {} is none of SUM, AVG, "
                       "MIN, MAX",
-                      name, core.name, coll.op);
+                      name, group.name, coll.op);
   }
   if (coll.op == ALQ_AVG && is_integer(coll.dtype)) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} on group \"{}\": AVG of {} is not defined; use SUM",
-                      name, core.name, dtype_name(coll.dtype));
+                      name, group.name, dtype_name(coll.dtype));
   }
   alq_reduce_op op = coll.op == ALQ_AVG ? ALQ_SUM : coll.op;
   if (!kernels::reduce_supported(coll.dtype, coll.out_dtype, op)) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} on group \"{}\": {} can not be reduced to {}; floats "
                       "reduce to floats, integers to their own dtype",
-                      name, core.name, dtype_name(coll.dtype),
+                      name, group.name, dtype_name(coll.dtype),
                       dtype_name(coll.out_dtype));
   }
   if (coll.accumulate && coll.kind != CollKind::kReduceScatter) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} on group \"{}\": only reduce_scatter accumulates",
-                      name, core.name);
+                      name, group.name);
   }
   if (coll.factor.has_value() &&
       (!is_float(coll.dtype) || coll.op != ALQ_SUM || coll.accumulate ||
@@ -113,7 +112,7 @@ Status check_reduction(const GroupCore& core, const Coll& coll) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} on group \"{}\": a premultiplied sum is one of "
                       "floats, into their own dtype, not of {}",
-                      name, core.name, dtype_name(coll.dtype));
+                      name, group.name, dtype_name(coll.dtype));
   }
   auto aligned = [](const void* p, Dtype dtype) {
     return reinterpret_cast<uintptr_t>(p) %
@@ -124,7 +123,7 @@ Status check_reduction(const GroupCore& core, const Coll& coll) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} on group \"{}\": src {} or dst {} is not aligned to "
                       "its elements",
-                      name, core.name, fmt::ptr(coll.src), fmt::ptr(coll.dst));
+                      name, group.name, fmt::ptr(coll.src), fmt::ptr(coll.dst));
   }
   return {};
 }
@@ -134,18 +133,18 @@ struct Extent {
   const void* in_place = nullptr;  // the src that makes dst in place
 };
 
-Extent extent(const GroupCore& core, const Coll& coll, int64_t total) {
+Extent extent(const GroupPlace& group, const Coll& coll, int64_t total) {
   const int64_t in = dtype_size(coll.dtype), out = dtype_size(coll.out_dtype);
   auto count_of = [&](int32_t q) {
     return coll.counts.empty() ? coll.count
                                : coll.counts[static_cast<size_t>(q)];
   };
   int64_t before = 0;
-  for (int32_t q = 0; q < core.rank; ++q) before += count_of(q);
+  for (int32_t q = 0; q < group.rank; ++q) before += count_of(q);
   const auto* src = static_cast<const std::byte*>(coll.src);
   auto* dst = static_cast<std::byte*>(coll.dst);
-  const int64_t mine = count_of(core.rank);
-  const bool root = is_rooted(coll.kind) && core.rank == coll.root;
+  const int64_t mine = count_of(group.rank);
+  const bool root = is_rooted(coll.kind) && group.rank == coll.root;
   switch (coll.kind) {
     case CollKind::kAllReduce:
       return {range(src, total * in), range(dst, total * out),
@@ -157,7 +156,7 @@ Extent extent(const GroupCore& core, const Coll& coll, int64_t total) {
       return {range(src, total * in), range(dst, mine * out),
               in == out && dst != nullptr ? dst - before * in : nullptr};
     case CollKind::kBroadcast:
-      return {range(src, core.rank == coll.root ? total * in : 0),
+      return {range(src, group.rank == coll.root ? total * in : 0),
               range(dst, total * in), dst};
     case CollKind::kAllToAll:
       return {range(src, total * in), range(dst, total * in), nullptr};
@@ -183,10 +182,10 @@ Extent extent(const GroupCore& core, const Coll& coll, int64_t total) {
 
 }  // namespace
 
-Status normalize(const GroupCore& core, Coll* coll) {
+Status normalize(const GroupPlace& group, Coll* coll) {
   if (coll->kind < CollKind::kAllReduce || coll->kind > CollKind::kRecv) {
     return make_error(ALQ_INVALID_ARGUMENT,
-                      "group \"{}\": operation {} does not exist", core.name,
+                      "group \"{}\": operation {} does not exist", group.name,
                       static_cast<int32_t>(coll->kind));
   }
   const char* name = coll_name(coll->kind);
@@ -202,49 +201,87 @@ Status normalize(const GroupCore& core, Coll* coll) {
   if (dtype_size(coll->dtype) == 0 || dtype_size(coll->out_dtype) == 0) {
     return make_error(
         ALQ_INVALID_ARGUMENT, "{} on group \"{}\": unknown dtype {}", name,
-        core.name,
+        group.name,
         dtype_size(coll->dtype) == 0 ? coll->dtype : coll->out_dtype);
   }
   bool pairs = is_pair(coll->kind);
   bool rooted = pairs || is_rooted(coll->kind);
-  if (rooted && (coll->root < 0 || coll->root >= core.size ||
-                 (pairs && coll->root == core.rank))) {
+  if (rooted && (coll->root < 0 || coll->root >= group.size ||
+                 (pairs && coll->root == group.rank))) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} on group \"{}\": {} {} is not another rank of the "
                       "group's {}",
-                      name, core.name, pairs ? "peer" : "root", coll->root,
-                      core.size);
+                      name, group.name, pairs ? "peer" : "root", coll->root,
+                      group.size);
   }
   int64_t total = 0;
-  ALQ_TRY(check_counts(core, *coll, &total));
+  ALQ_TRY(check_counts(group, *coll, &total));
   if (is_reduction(coll->kind)) {
-    ALQ_TRY(check_reduction(core, *coll));
+    ALQ_TRY(check_reduction(group, *coll));
   } else if (coll->out_dtype != coll->dtype || coll->accumulate ||
              coll->factor.has_value()) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} on group \"{}\" moves data as it is; no other dtype "
                       "of dst, no factor and no accumulate",
-                      name, core.name);
+                      name, group.name);
   }
   if (coll->kind == CollKind::kBroadcast) {
     if (coll->src == nullptr) coll->src = coll->dst;
     if (coll->dst == nullptr) coll->dst = const_cast<void*>(coll->src);
   }
-  Extent e = extent(core, *coll, total);
+  Extent e = extent(group, *coll, total);
   if ((e.src.bytes > 0 && coll->src == nullptr) ||
       (e.dst.bytes > 0 && coll->dst == nullptr)) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} of {} x {} on group \"{}\": {} is NULL", name, total,
-                      dtype_name(coll->dtype), core.name,
+                      dtype_name(coll->dtype), group.name,
                       coll->src == nullptr ? "src" : "dst");
   }
   if (coll->src != e.in_place && e.src.overlaps(e.dst)) {
     return make_error(ALQ_INVALID_ARGUMENT,
                       "{} on group \"{}\": src and dst overlap; pass the place "
                       "that makes it in place, or separate buffers",
-                      name, core.name);
+                      name, group.name);
   }
   return {};
 }
 
-}  // namespace aliquot::mem
+CollBytes coll_bytes(const GroupPlace& group, const Coll& coll) {
+  int64_t total = 0;
+  if (!check_counts(group, coll, &total).ok()) return {};
+  Extent e = extent(group, coll, total);
+  return {e.src.bytes, e.dst.bytes};
+}
+
+int64_t received_bytes(const Coll& coll, int32_t rank, int32_t size) {
+  int64_t own =
+      coll.counts.empty() ? coll.count : coll.counts[static_cast<size_t>(rank)];
+  int64_t all = own * size;
+  if (!coll.counts.empty()) {
+    all = 0;
+    for (int64_t count : coll.counts) all += count;
+  }
+  int64_t element = dtype_size(coll.dtype);
+  switch (coll.kind) {
+    case CollKind::kAllGather: return (all - own) * element;
+    case CollKind::kReduceScatter: return (size - 1) * own * element;
+    case CollKind::kAllReduce:
+      return 2 * (size - 1) * coll.count * element / size;
+    case CollKind::kAllToAllV: {
+      int64_t received = 0;
+      for (int64_t count : coll.recv_counts) received += count;
+      received -= coll.recv_counts[static_cast<size_t>(rank)];
+      return received * element;
+    }
+    case CollKind::kGather:
+      return rank == coll.root ? (all - own) * element : 0;
+    case CollKind::kScatter: return rank == coll.root ? 0 : own * element;
+    case CollKind::kReduce:
+      return rank == coll.root ? (size - 1) * coll.count * element : 0;
+    case CollKind::kAllToAll: return (size - 1) * coll.count * element;
+    case CollKind::kBarrier: return 0;
+    default: return coll.count * element;
+  }
+}
+
+}  // namespace aliquot
