@@ -1,6 +1,6 @@
 // Gathers and sums of uneven parts are one broadcast or reduction per rank,
-// grouped: NCCL runs a group as one launch.  All that only moves data moves bytes, so
-// every dtype can.  Cost: one launch.
+// grouped: NCCL runs a group as one launch.  All that only moves data moves
+// bytes, so every dtype can.  Cost: one launch.
 #include "comm/nccl/transfer.h"
 
 namespace aliquot::nccl {

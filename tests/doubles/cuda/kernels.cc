@@ -26,7 +26,7 @@ struct Kernel {
   std::string name;
   DoubleKernel run = nullptr;
   size_t bytes = kMostBytes;
-  int64_t count_at = -1;  // where the struct keeps its number of elements
+  int64_t count_at = -1;    // where the struct keeps its number of elements
   int64_t scalars_at = -1;  // and an optimizer's what was decided
 };
 
@@ -54,11 +54,10 @@ constexpr int64_t scalars_offset() {
 std::map<std::string, Kernel>* compiled() {
   using namespace aliquot::kernels;
   auto* table = new std::map<std::string, Kernel>;
-#define DOUBLE_KERNEL(name, Args, kind)                                       \
-  (*table)[#name] = {#name,                                                   \
-                     reinterpret_cast<DoubleKernel>(cuda_host_kernel(#name)), \
-                     sizeof(Args), count_offset<Args>(),                      \
-                     scalars_offset<Args>()};
+#define DOUBLE_KERNEL(name, Args, kind)                               \
+  (*table)[#name] = {                                                 \
+      #name, reinterpret_cast<DoubleKernel>(cuda_host_kernel(#name)), \
+      sizeof(Args), count_offset<Args>(), scalars_offset<Args>()};
   ALQ_CUDA_KERNELS(DOUBLE_KERNEL)
 #undef DOUBLE_KERNEL
   return table;

@@ -37,10 +37,9 @@ std::vector<ContextImpl*>& stack() {
 }
 
 constexpr const char* kMutations[] = {
-    "drop_wait",      "drop_record",    "early_done",
-    "swap_arguments", "short_tail",     "short_grid",
-    "drop_launch",    "late_arguments", "short_copy",
-    "default_stream", "other_stream",   "ignore_skip"};
+    "drop_wait",  "drop_record",    "early_done",   "swap_arguments",
+    "short_tail", "short_grid",     "drop_launch",  "late_arguments",
+    "short_copy", "default_stream", "other_stream", "ignore_skip"};
 
 // "PREFIXvalue,rest": false if there is no comma.
 bool take_prefix(std::string_view prefix, std::string_view& rest,
@@ -104,8 +103,8 @@ bool mutate(const char* name, const char* kernel, const std::string& site) {
   }
   if (!site.starts_with(m.site)) return false;
   ++m.seen;
-  bool hit = m.at == 0 || (m.name == "early_done" ? m.seen >= m.at
-                                                  : m.seen == m.at);
+  bool hit =
+      m.at == 0 || (m.name == "early_done" ? m.seen >= m.at : m.seen == m.at);
   if (hit) ++state().mutated;
   return hit;
 }

@@ -70,8 +70,8 @@ struct Comm {
   bool blocking = false;
   std::vector<int32_t> root_ranks;  // in the family's first communicator
   Shared* family = nullptr;
-  uint64_t uid = 0;                        // the same on all ranks
-  std::atomic<int32_t>* inside = nullptr;  // host threads, per rank and family
+  uint64_t uid = 0;                         // the same on all ranks
+  std::atomic<int32_t>* inside = nullptr;   // host threads, per rank and family
   std::atomic<int32_t>* working = nullptr;  // launches that run, likewise
 
   // What must happen before the state is "success" again; true: it did.

@@ -16,8 +16,8 @@ struct TestOp {
   int32_t kind;   // 0: seen = view; 1: a gradient; 2: sleeps count us
   int32_t dtype;  // 0 f64, 1 f32, 2 bf16
   int64_t count;
-  const void* view;   // parameter, or null: as if zero
-  void* seen;         // what the forward saw
+  const void* view;  // parameter, or null: as if zero
+  void* seen;        // what the forward saw
   const double* draw;
   void* grad;
   int32_t adds;    // to what is in grad
