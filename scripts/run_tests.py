@@ -20,7 +20,8 @@ import xml.etree.ElementTree as ElementTree
 
 # Seconds on 2 cores.  ALIQUOT_TEST_BUDGET scales them on a slower machine.
 BUDGETS = {"unit": 90, "multi": 240, "abi": 60, "fault": 90, "fuzz": 120,
-           "double": 150, "install": 45, "docs": 180, "engine": 300, "python": 700,
+           "double": 150, "install": 45, "docs": 180, "engine": 300,
+           "python": 700,
            # Builds everything once more unless the compiler cache knows it.
            "wheel": 420}
 OTHER_BUDGET = 60
