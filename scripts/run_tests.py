@@ -19,8 +19,9 @@ import time
 import xml.etree.ElementTree as ElementTree
 
 # Seconds on 2 cores.  ALIQUOT_TEST_BUDGET scales them on a slower machine.
-BUDGETS = {"unit": 90, "multi": 150, "abi": 60, "fault": 90, "fuzz": 60,
-           "install": 45, "docs": 180, "engine": 300, "python": 700,
+BUDGETS = {"unit": 90, "multi": 240, "abi": 60, "fault": 90, "fuzz": 120,
+           "double": 150, "install": 45, "docs": 180, "engine": 300,
+           "python": 700,
            # Builds everything once more unless the compiler cache knows it.
            "wheel": 420}
 OTHER_BUDGET = 60
