@@ -34,8 +34,8 @@ Status Executor::set_steps(int64_t steps) {
   Stream* stream = gather_stream_.get();
   gathering_ = true;
   ALQ_TRY(device_->wait(stream, *updated_, context_->deadline(0)));
-  ALQ_TRY(launch(stream, kernels::OpCode::kFill, set));
-  return updated_on(stream);
+  // Steps come after all that is on this stream, see order_before.
+  return launch(stream, kernels::OpCode::kFill, set);
 }
 
 }  // namespace aliquot::engine
