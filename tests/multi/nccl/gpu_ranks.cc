@@ -32,7 +32,13 @@ void with_gpu(Rank& rank, const GpuOptions& options,
   {
     Gpu gpu;
     Status opened = open_gpu(rank, gpu);
-    if (options.ranks.faults.empty()) rank.check_ok(opened, "open");
+    if (options.ranks.faults.empty()) {
+      rank.check_ok(opened, "open");
+      // Nobody aborts what another rank is still opening.
+      Coll barrier;
+      barrier.label = "opened";
+      rank.check_ok(rank.group->issue(barrier, nullptr, nullptr), "meet");
+    }
     if (opened.ok()) body(rank, gpu);
   }
   // The peers may need this one to end their communicators.
