@@ -10,36 +10,21 @@ namespace {
 constexpr int kCastUnroll = 2;
 
 template <typename To, typename From>
-struct CastBody {
+struct CastBody : ReadsAndWrites<To, From> {
   // The product is formed in this.
   using T = std::conditional_t<std::is_same_v<To, double> ||
                                    std::is_same_v<From, double>,
                                double, float>;
 
-  To* dst;
-  const From* src;
   T scale;
   bool scaled;
-
-  template <int N>
-  __device__ Lead<N> lead() const {
-    Lead<N> lead;
-    lead.add(dst);
-    lead.add(src);
-    return lead;
-  }
-
-  template <int N>
-  __device__ Pack<From, N> load(int64_t i) const {
-    return load_pack<N>(src + i);
-  }
 
   template <int N>
   __device__ void finish(int64_t i, const Pack<From, N>& from) const {
     Pack<To, N> to;
 #pragma unroll
     for (int j = 0; j < N; ++j) to.at[j] = element(from.at[j]);
-    store_pack<N>(dst + i, to);
+    store_pack<N>(this->dst + i, to);
   }
 
   // Times 1 is exact, but a NaN that is only cast keeps its payload.
@@ -56,14 +41,15 @@ __device__ void cast(const CastArgs& a) {
   constexpr int kElements = elements_per_access<To, From>();
   if constexpr (std::is_same_v<To, From>) {
     if (a.scale == 1.0) {
-      const MoveBody<To> move = {static_cast<To*>(a.dst),
-                                 static_cast<const To*>(a.src)};
+      const MoveBody<To> move = {
+          {static_cast<To*>(a.dst), static_cast<const To*>(a.src)}};
       return stream<kElements, kCastUnroll>(move, a.count);
     }
   }
   using Body = CastBody<To, From>;
-  const Body body = {static_cast<To*>(a.dst), static_cast<const From*>(a.src),
-                     static_cast<typename Body::T>(a.scale), a.scale != 1.0};
+  const Body body = {{static_cast<To*>(a.dst), static_cast<const From*>(a.src)},
+                     static_cast<typename Body::T>(a.scale),
+                     a.scale != 1.0};
   stream<kElements, kCastUnroll>(body, a.count);
 }
 

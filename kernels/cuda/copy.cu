@@ -8,8 +8,8 @@ namespace {
 
 template <int kBytes>
 __device__ void copy(const CopyArgs& a) {
-  const MoveBody<uint8_t> move = {static_cast<uint8_t*>(a.dst),
-                                  static_cast<const uint8_t*>(a.src)};
+  const MoveBody<uint8_t> move = {
+      {static_cast<uint8_t*>(a.dst), static_cast<const uint8_t*>(a.src)}};
   stream<kBytes, 4>(move, a.bytes);
 }
 

@@ -10,21 +10,8 @@ namespace {
 constexpr uint64_t kNone = ~uint64_t{0};
 
 template <typename Bits, Bits kExponent>
-struct FiniteBody {
-  const Bits* src;
+struct FiniteBody : ReadsArray<Bits> {
   uint64_t* first;  // of this thread
-
-  template <int N>
-  __device__ Lead<N> lead() const {
-    Lead<N> lead;
-    lead.add(src);
-    return lead;
-  }
-
-  template <int N>
-  __device__ Pack<Bits, N> load(int64_t i) const {
-    return load_pack<N>(src + i);
-  }
 
   template <int N>
   __device__ void finish(int64_t i, const Pack<Bits, N>& x) const {
@@ -41,7 +28,7 @@ struct FiniteBody {
 template <typename Bits, Bits kExponent>
 __device__ void find_first(const FiniteArgs& a) {
   uint64_t first = kNone;
-  const FiniteBody<Bits, kExponent> body = {static_cast<const Bits*>(a.src),
+  const FiniteBody<Bits, kExponent> body = {{static_cast<const Bits*>(a.src)},
                                             &first};
   stream<16 / static_cast<int>(sizeof(Bits)), 2>(body, a.count);
   if (first == kNone) return;

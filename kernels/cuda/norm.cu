@@ -92,20 +92,9 @@ struct ThreadNorm {
 };
 
 template <typename S>
-struct NormBody {
-  const S* src;
+struct NormBody : ReadsArray<S> {
   ThreadNorm<S>* thread;
 
-  template <int N>
-  __device__ Lead<N> lead() const {
-    Lead<N> lead;
-    lead.add(src);
-    return lead;
-  }
-  template <int N>
-  __device__ Pack<S, N> load(int64_t i) const {
-    return load_pack<N>(src + i);
-  }
   template <int N>
   __device__ void finish(int64_t i, const Pack<S, N>& raw) const {
     thread->add(i, raw);
@@ -114,18 +103,9 @@ struct NormBody {
 
 // The largest exponent only.
 template <typename S>
-struct MostBody {
-  const S* src;
+struct MostBody : ReadsArray<S> {
   int* most;
 
-  template <int N>
-  __device__ Lead<N> lead() const {
-    return NormBody<S>{src, nullptr}.template lead<N>();
-  }
-  template <int N>
-  __device__ Pack<S, N> load(int64_t i) const {
-    return load_pack<N>(src + i);
-  }
   template <int N>
   __device__ void finish(int64_t, const Pack<S, N>& raw) const {
 #pragma unroll
@@ -155,7 +135,7 @@ __device__ void clear(BlockSums* block) {
 template <typename S>
 __device__ void find_most(const NormArgs& a, BlockSums* block) {
   int most = 0;
-  const MostBody<S> body = {static_cast<const S*>(a.src), &most};
+  const MostBody<S> body = {{static_cast<const S*>(a.src)}, &most};
   stream<norm_elements<S>(), 2>(body, a.count);
   if (most != 0) atomicMax(&block->most, most);
 }
@@ -164,7 +144,7 @@ template <typename S>
 __device__ void sum(const NormArgs& a, BlockSums* block) {
   const int c = place_of<S>(block->most == 0 ? 1 : block->most).c;
   ThreadNorm<S> thread = {block, c, {}};
-  const NormBody<S> body = {static_cast<const S*>(a.src), &thread};
+  const NormBody<S> body = {{static_cast<const S*>(a.src)}, &thread};
   stream<norm_elements<S>(), 2>(body, a.count);
   thread.finish(a.base);
 }

@@ -14,6 +14,44 @@
 
 namespace aliquot::kernels {
 
+// What a body that reads one array has of it.
+template <typename S>
+struct ReadsArray {
+  const S* src;
+
+  template <int N>
+  __device__ Lead<N> lead() const {
+    Lead<N> lead;
+    lead.add(src);
+    return lead;
+  }
+
+  template <int N>
+  __device__ Pack<S, N> load(int64_t i) const {
+    return load_pack<N>(src + i);
+  }
+};
+
+// And one that writes another.
+template <typename To, typename From>
+struct ReadsAndWrites {
+  To* dst;
+  const From* src;
+
+  template <int N>
+  __device__ Lead<N> lead() const {
+    Lead<N> lead;
+    lead.add(dst);
+    lead.add(src);
+    return lead;
+  }
+
+  template <int N>
+  __device__ Pack<From, N> load(int64_t i) const {
+    return load_pack<N>(src + i);
+  }
+};
+
 template <int N, int kUnroll, class Body>
 __device__ inline void stream_packs(const Body& body, int64_t first,
                                     int64_t packs) {

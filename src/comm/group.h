@@ -77,8 +77,9 @@ struct Coll {
   // All-to-all-v: `counts` go to the ranks, these come from them.
   std::span<const int64_t> recv_counts = {};
   Dtype dtype = ALQ_U8;
-  // Reductions: dtype of dst; 0 is `dtype`.  Half types are summed in f32; an
-  // f32 dst then receives the sum unrounded.
+  // Reductions: dtype of dst; 0 is `dtype`.  Half types are summed in f32 (by
+  // NCCL in their own, unless dst is f32 or `accumulate` or `factor` is set);
+  // an f32 dst then receives the sum unrounded.
   Dtype out_dtype = 0;
   alq_reduce_op op = ALQ_SUM;
   // Reductions with SUM: the sum of factor * src, each rank with its own.

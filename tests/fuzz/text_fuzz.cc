@@ -14,6 +14,7 @@
 #include "comm/bootstrap/wire.h"
 #include "fuzz/fuzz.h"
 #include "mesh/mesh.h"
+#include "support/launcher_variables.h"
 
 namespace aliquot::fuzz {
 namespace {
@@ -29,33 +30,7 @@ enum Reader : uint8_t {
   kReaders
 };
 
-constexpr const char* kVariables[] = {"ALIQUOT_RANK",
-                                      "ALIQUOT_WORLD_SIZE",
-                                      "ALIQUOT_LOCAL_RANK",
-                                      "ALIQUOT_LOCAL_SIZE",
-                                      "ALIQUOT_STORE",
-                                      "ALIQUOT_SECRET",
-                                      "RANK",
-                                      "WORLD_SIZE",
-                                      "LOCAL_RANK",
-                                      "LOCAL_WORLD_SIZE",
-                                      "MASTER_ADDR",
-                                      "MASTER_PORT",
-                                      "TORCHELASTIC_RUN_ID",
-                                      "TORCHELASTIC_RESTART_COUNT",
-                                      "OMPI_COMM_WORLD_RANK",
-                                      "OMPI_COMM_WORLD_SIZE",
-                                      "OMPI_COMM_WORLD_LOCAL_RANK",
-                                      "OMPI_COMM_WORLD_LOCAL_SIZE",
-                                      "PMIX_NAMESPACE",
-                                      "OMPI_MCA_ess_base_jobid",
-                                      "SLURM_PROCID",
-                                      "SLURM_STEP_NUM_TASKS",
-                                      "SLURM_LOCALID",
-                                      "SLURM_STEP_NUM_NODES",
-                                      "SLURM_JOB_ID",
-                                      "SLURM_STEP_ID",
-                                      "PMI_SIZE"};
+constexpr auto& kVariables = test::kLauncherVariables;
 
 void judge_error(const Status& status) {
   expect(status.ok() || !status.message().empty(), "an error says something");

@@ -3,45 +3,18 @@
 #include <map>
 
 #include "comm/bootstrap/bootstrap.h"
+#include "support/launcher_variables.h"
 
 namespace aliquot {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
 
-const char* const kNames[] = {"ALIQUOT_RANK",
-                              "ALIQUOT_WORLD_SIZE",
-                              "ALIQUOT_LOCAL_RANK",
-                              "ALIQUOT_LOCAL_SIZE",
-                              "ALIQUOT_STORE",
-                              "ALIQUOT_SECRET",
-                              "RANK",
-                              "WORLD_SIZE",
-                              "LOCAL_RANK",
-                              "LOCAL_WORLD_SIZE",
-                              "MASTER_ADDR",
-                              "MASTER_PORT",
-                              "TORCHELASTIC_RUN_ID",
-                              "TORCHELASTIC_RESTART_COUNT",
-                              "OMPI_COMM_WORLD_SIZE",
-                              "OMPI_COMM_WORLD_RANK",
-                              "OMPI_COMM_WORLD_LOCAL_RANK",
-                              "OMPI_COMM_WORLD_LOCAL_SIZE",
-                              "OMPI_MCA_ess_base_jobid",
-                              "PMIX_NAMESPACE",
-                              "SLURM_STEP_NUM_TASKS",
-                              "SLURM_PROCID",
-                              "SLURM_LOCALID",
-                              "SLURM_STEP_NUM_NODES",
-                              "SLURM_JOB_ID",
-                              "SLURM_STEP_ID",
-                              "PMI_SIZE"};
-
 Result<Place> read(const Variables& variables) {
-  for (const char* name : kNames) unsetenv(name);
+  for (const char* name : test::kLauncherVariables) unsetenv(name);
   for (auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
   Result<Place> place = place_from_environment();
-  for (const char* name : kNames) unsetenv(name);
+  for (const char* name : test::kLauncherVariables) unsetenv(name);
   return place;
 }
 
