@@ -127,10 +127,9 @@ bool read_flight(const std::string& bytes, FlightRank* out, std::string* why) {
   out->error_rank = out->ending == kFlightFailed ? header.error_rank : -1;
   out->error_ns = header.error_ns;
   out->opened_ns = header.opened_ns;
-  ProcessInfo info = process_info(header.pid);
-  out->alive = info.start_time != 0 && info.start_time == header.start_time &&
-               info.state != 'Z' && info.state != 'X';
-  out->stopped = out->alive && info.state == 'T';
+  ProcessState state = process_state(header.pid, header.start_time);
+  out->alive = state != ProcessState::kEnded;
+  out->stopped = state == ProcessState::kStopped;
   for (const FlightRecord& record : file->records) {
     if (record.order != 0) out->ops.push_back(op_of(*file, record));
   }

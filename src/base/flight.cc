@@ -38,7 +38,7 @@ bool in_use(const std::string& path) {
   ::close(fd);
   if (!whole) return young;  // being made
   return header.ending.load() != kFlightClosed && header.start_time != 0 &&
-         process_info(header.pid).start_time == header.start_time;
+         process_state(header.pid, header.start_time) != ProcessState::kEnded;
 }
 
 // The file of a rank; that of a rank of another world of the same job (a group

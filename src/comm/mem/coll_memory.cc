@@ -98,16 +98,12 @@ Status CollOp::fetch(int32_t q, Location Slot::*which, int64_t offset,
                       core.world_rank(q), bytes)
         .with_rank(core.world_rank(q));
   }
-  int err =
-      read_process(core.pid(q), at.address + static_cast<uint64_t>(offset),
-                   into, bytes, &counts.syscalls);
+  const auto from = at.address + static_cast<uint64_t>(offset);
+  const int err =
+      read_process(core.pid(q), from, into, bytes, &counts.syscalls);
   if (err == 0) return {};
-  return errno_error(ALQ_PEER_FAILED,
-                     fmt::format("can not read {} bytes of rank {}'s memory in "
-                                 "operation {} of group \"{}\"",
-                                 bytes, core.world_rank(q), number, core.name),
-                     err)
-      .with_rank(core.world_rank(q));
+  return read_error(*core.world, {core.world_rank(q), from, bytes}, err,
+                    what());
 }
 
 }  // namespace aliquot::mem

@@ -86,7 +86,7 @@ GroupCore::GroupCore(std::shared_ptr<World> w, std::string group_name,
     is_world = world->groups.empty();
     world->groups.push_back(this);
   }
-  watchdog_add(this);
+  watched = watchdog_add(this);
 }
 
 GroupCore::~GroupCore() {

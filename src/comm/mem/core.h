@@ -63,6 +63,7 @@ struct GroupCore {
   bool is_world = false;        // the first group of its rank
   bool one_process = true;      // all ranks are threads of this process
   bool shares_process = false;  // some other rank is
+  bool watched = false;         // the ends of other processes are noticed
   const std::shared_ptr<Segment> segment;
   const Control control;
 

@@ -141,6 +141,12 @@ Result<std::unique_ptr<MemJoin>> MemJoin::create(
   blob.size = join->context_->size;
   blob.pid = getpid();
   blob.start_time = process_info(blob.pid).start_time;
+  if (blob.start_time == 0) {  // by which peers know whether it is alive
+    return errno_error(ALQ_RESOURCE_EXHAUSTED,
+                       fmt::format("rank {}: can not read /proc/{}/stat",
+                                   blob.rank, blob.pid),
+                       errno);
+  }
   join->probe_ = std::make_unique<uint64_t>(random_nonce());
   blob.probe_address = reinterpret_cast<uint64_t>(join->probe_.get());
   blob.probe_value = *join->probe_;
@@ -217,6 +223,14 @@ Result<std::shared_ptr<Group>> MemJoin::connect(
   for (size_t q = 0; q < size; ++q) ranks[q] = static_cast<int32_t>(q);
   auto core = std::make_shared<GroupCore>(world, "world", std::move(ranks),
                                           world->segment);
+  if (!core->watched) {
+    std::string text = fmt::format(
+        "joining world: the system gives rank {} no thread, to notice the end "
+        "of others; allow more threads or memory",
+        world->rank);
+    poison(*core, ALQ_RESOURCE_EXHAUSTED, world->rank, text);
+    return poison_cause(*core);
+  }
   bool cma = read_memory_ && probe_peers(data, world->rank);
   ALQ_TRY(meet(*core, cma ? kCmaWorks : 0, deadline));
   world->cma = true;

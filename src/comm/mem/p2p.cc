@@ -168,7 +168,8 @@ Status P2pOp::resolve() {
   mapped_ = true;
   if (at.bytes != bytes_) {
     return make_error(ALQ_INTERNAL, "rank {} announced {} bytes of {}",
-                      core_.world_rank(coll_.root), at.bytes, bytes_);
+                      core_.world_rank(coll_.root), at.bytes, bytes_)
+        .with_rank(core_.world_rank(coll_.root));
   }
   if (same_process) {
     base_ = reinterpret_cast<const std::byte*>(at.address);
@@ -178,7 +179,8 @@ Status P2pOp::resolve() {
         at.offset > at.segment_bytes - at.bytes) {
       return make_error(ALQ_INTERNAL,
                         "rank {} announced memory outside its segment",
-                        core_.world_rank(coll_.root));
+                        core_.world_rank(coll_.root))
+          .with_rank(core_.world_rank(coll_.root));
     }
     ALQ_ASSIGN(std::byte * data, map_peer(core_, coll_.root, at));
     base_ = data + at.offset;
@@ -204,16 +206,13 @@ Step P2pOp::move(bool slow) {
     if (reading_) core_.self().reading.value.store(0);
     if (n == 0) return waiting(slow);
   } else if (n > 0) {
-    int err = read_process(core_.pid(coll_.root),
-                           channel_.src.address + static_cast<uint64_t>(pos_),
-                           to, n, &counts_.syscalls);
+    const uint64_t from = channel_.src.address + static_cast<uint64_t>(pos_);
+    const int err =
+        read_process(core_.pid(coll_.root), from, to, n, &counts_.syscalls);
     if (err != 0) {
-      return fail(errno_error(ALQ_PEER_FAILED,
-                              fmt::format("can not read {} bytes of rank {}'s "
-                                          "memory",
-                                          n, core_.world_rank(coll_.root)),
-                              err)
-                      .with_rank(core_.world_rank(coll_.root)));
+      return fail(read_error(*core_.world,
+                             {core_.world_rank(coll_.root), from, n}, err,
+                             what()));
     }
   }
   pos_ += n;

@@ -17,6 +17,7 @@
 #include "base/process.h"
 #include "comm/mem/poison.h"
 #include "comm/mem/whereabouts.h"
+#include "device/cpu/thread.h"
 
 namespace aliquot::mem {
 namespace {
@@ -28,17 +29,18 @@ constexpr int64_t kStopTickNs = 500'000'000;
 
 class Watchdog {
  public:
-  void add(GroupCore* core) {
-    if (core->one_process) return;
+  bool add(GroupCore* core) {
+    if (core->one_process) return true;
     std::lock_guard lock(mutex_);
+    if (!thread_.joinable() && !start()) return false;
     cores_.push_back(core);
     for (int32_t q = 0; q < core->size; ++q) {
       const Peer& peer =
           core->world->peers[static_cast<size_t>(core->world_rank(q))];
       if (peer.pid != getpid()) watch(peer);
     }
-    if (!thread_.joinable()) start();
     wake();
+    return true;
   }
 
   void remove(GroupCore* core) {
@@ -79,11 +81,15 @@ class Watchdog {
     watches_.push_back(watch);
   }
 
-  void start() {
-    event_fd_ = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    BlockSignals block;
-    thread_ = std::thread(
-        [this, mine = generation_, fd = event_fd_] { loop(mine, fd); });
+  bool start() {
+    int fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (!start_thread(&thread_,
+                      [this, mine = generation_, fd] { loop(mine, fd); })) {
+      if (fd >= 0) close(fd);
+      return false;
+    }
+    event_fd_ = fd;
+    return true;
   }
 
   void wake() {
@@ -116,7 +122,7 @@ class Watchdog {
       uint64_t count = 0;
       if (read(event_fd, &count, sizeof count) < 0) continue;
     }
-    close(event_fd);
+    if (event_fd >= 0) close(event_fd);
   }
 
   // The shortest that any group wants of this detector constant.
@@ -131,11 +137,9 @@ class Watchdog {
   // Also follows how long it is stopped (a traced one is not: that is somebody
   // at a debugger).
   static bool ended(Watch& watch) {
-    ProcessInfo info = process_info(watch.peer.pid);
-    if (info.start_time != watch.peer.start_time) {
-      return true;  // gone, and perhaps replaced
-    }
-    if (info.state != 'T') {
+    ProcessState state = process_state(watch.peer.pid, watch.peer.start_time);
+    if (state == ProcessState::kEnded) return true;
+    if (state != ProcessState::kStopped) {
       watch.stopped_since = 0;
     } else if (watch.stopped_since == 0) {
       watch.stopped_since = now_ns();
@@ -217,11 +221,11 @@ bool process_ended(const Peer& peer) {
     ended = poll(&end, 1, 0) == 1;
     close(fd);
   }
-  // Gone, and perhaps replaced.
-  return ended || process_info(peer.pid).start_time != peer.start_time;
+  return ended || process_state(peer.pid, peer.start_time) ==
+                      ProcessState::kEnded;
 }
 
-void watchdog_add(GroupCore* core) { watchdog().add(core); }
+bool watchdog_add(GroupCore* core) { return watchdog().add(core); }
 void watchdog_remove(GroupCore* core) { watchdog().remove(core); }
 
 }  // namespace aliquot::mem

@@ -23,7 +23,8 @@ constexpr int64_t kStopLimitNs = 5'000'000'000;
 // Whether a process has ended, all its threads that is; asks the kernel.
 bool process_ended(const Peer& peer);
 
-void watchdog_add(GroupCore* core);
+// False: there is no thread to be had.
+bool watchdog_add(GroupCore* core);
 void watchdog_remove(GroupCore* core);
 
 }  // namespace aliquot::mem

@@ -79,4 +79,41 @@ int read_process(int32_t pid, uint64_t address, void* into, int64_t bytes,
   return 0;
 }
 
+namespace {
+
+// Whether all pages can be read.
+bool readable(int32_t pid, const FailedRead& read) {
+  constexpr uint64_t kPage = 4096;
+  const uint64_t end = read.address + static_cast<uint64_t>(read.bytes);
+  for (uint64_t at = read.address; at < end; at = (at / kPage + 1) * kPage) {
+    std::byte byte;
+    int64_t calls = 0;
+    if (read_process(pid, at, &byte, 1, &calls) != 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+Status read_error(const World& world, const FailedRead& read, int err,
+                  const std::string& what) {
+  const int32_t pid = world.peers[static_cast<size_t>(read.rank)].pid;
+  // The kernel does not say which of the two addresses is bad.
+  if (err == EFAULT && readable(pid, read)) {
+    return errno_error(ALQ_INVALID_ARGUMENT,
+                       fmt::format("rank {} can not write {} bytes to its own "
+                                   "destination in {}, which must be mapped "
+                                   "and writable until that is done",
+                                   world.rank, read.bytes, what),
+                       err)
+        .with_rank(world.rank);
+  }
+  return errno_error(ALQ_PEER_FAILED,
+                     fmt::format("can not read {} bytes of rank {}'s memory in "
+                                 "{}",
+                                 read.bytes, read.rank, what),
+                     err)
+      .with_rank(read.rank);
+}
+
 }  // namespace aliquot::mem

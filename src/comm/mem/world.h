@@ -79,4 +79,15 @@ struct World {
 int read_process(int32_t pid, uint64_t address, void* into, int64_t bytes,
                  int64_t* syscalls);
 
+// A read of a peer's memory that failed.
+struct FailedRead {
+  int32_t rank;  // of the peer
+  uint64_t address;
+  int64_t bytes;
+};
+// Its error in `what`, which names the rank whose memory can not be used: that
+// of the peer, or this one.
+Status read_error(const World& world, const FailedRead& read, int err,
+                  const std::string& what);
+
 }  // namespace aliquot::mem

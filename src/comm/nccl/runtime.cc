@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "device/cpu/fork.h"
+#include "device/cpu/thread.h"
 
 namespace aliquot::nccl {
 namespace {
@@ -63,6 +63,13 @@ Result<std::shared_ptr<Runtime>> Runtime::of(
              load(port->libraries(), port->library_dirs(),
                   path == context->library_paths.end() ? "" : path->second));
   std::shared_ptr<Runtime> made(new Runtime(api, context, device, *port));
+  if (!made->watchdog_.joinable()) {
+    return make_error(ALQ_RESOURCE_EXHAUSTED,
+                      "rank {}: the system gives no thread to watch NCCL; "
+                      "allow more threads or memory",
+                      context->rank)
+        .with_rank(context->rank);
+  }
   port->shared = made;
   return made;
 }
@@ -76,8 +83,7 @@ Runtime::Runtime(Api table, std::shared_ptr<Context> ctx,
       chains(!nccl_orders_launches(table)),
       shared_(std::make_shared<Shared>()),
       stamp_(fork_stamp()) {
-  BlockSignals block;
-  watchdog_ = std::thread([this] { run_watchdog(); });
+  start_thread(&watchdog_, [this] { run_watchdog(); });
 }
 
 Runtime::~Runtime() {
@@ -87,7 +93,7 @@ Runtime::~Runtime() {
     return;
   }
   stop_.store(true);
-  watchdog_.join();
+  if (watchdog_.joinable()) watchdog_.join();
   Deadline deadline = Deadline::after(context->scaled(kGraveNs));
   Naps naps;
   while (!graves_.empty() && !deadline.passed()) {
@@ -204,9 +210,8 @@ Status Runtime::finish(CommHandle comm, Deadline deadline, const Stop& stop) {
 void Runtime::abort(CommHandle comm) {
   if (comm == nullptr) return;
   shared_->aborting.fetch_add(1);
-  BlockSignals block;
   // Only what outlives this object is captured.
-  std::thread([comm, shared = shared_, table = api, keep = device,
+  auto body = [comm, shared = shared_, table = api, keep = device,
                bounds = context->scaled(kAbortNs)] {
     {
       // Whoever is inside NCCL sees that the group failed and comes out; one
@@ -223,7 +228,15 @@ void Runtime::abort(CommHandle comm) {
       }
     }
     shared->aborting.fetch_sub(1);
-  }).detach();
+  };
+  std::thread thread;
+  if (start_thread(&thread, std::move(body))) return thread.detach();
+  // Aborting here might block, which callers must not: it stays.
+  shared_->aborting.fetch_sub(1);
+  context->log.warn("nccl",
+                    "rank {}: the system gives no thread for ncclCommAbort; "
+                    "a communicator is left behind",
+                    context->rank);
 }
 
 bool Runtime::aborts_done(Deadline deadline) const {

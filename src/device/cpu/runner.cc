@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "device/cpu/thread.h"
+
 namespace aliquot {
 namespace {
 
@@ -46,9 +48,12 @@ void Runner::set_progress_thread(bool on) {
   std::lock_guard lock(thread_mutex_);
   if (on == thread_.joinable()) return;
   if (!on) return end_progress_thread();
-  BlockSignals block;
   stop_.store(false);
-  thread_ = std::thread([this] { progress_loop(); });
+  // Without one, operations advance when somebody waits.
+  if (!start_thread(&thread_, [this] { progress_loop(); })) {
+    context_->log.warn("progress", "the system gives no progress thread");
+    return;
+  }
   has_thread_.store(true);
 }
 

@@ -3,9 +3,8 @@
 #include <time.h>
 
 #include <algorithm>
-#include <thread>
 
-#include "device/cpu/fork.h"
+#include "device/cpu/thread.h"
 
 namespace aliquot::cuda {
 
@@ -30,9 +29,11 @@ Status Pins::add(CUstream stream, uint64_t capture,
   std::lock_guard lock(mutex_);
   pins_.push_back({event, std::move(object)});
   if (!running_) {
-    running_ = true;
-    BlockSignals block;
-    std::thread(run, shared_from_this()).detach();
+    std::thread thread;
+    // Without one the next call tries again.
+    running_ = start_thread(&thread,
+                            [self = shared_from_this()] { run(self); });
+    if (running_) thread.detach();
   }
   return {};
 }
