@@ -18,6 +18,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/flight_file.h"
 #include "tools/blame.h"
 #include "tools/net.h"
 
@@ -70,6 +71,7 @@ Job::~Job() {
     std::filesystem::remove_all(flight_, ignored);
   }
   if (signal_fd_ >= 0) close(signal_fd_);
+  if (end_fd_ >= 0) close(end_fd_);
   if (null_fd_ >= 0) close(null_fd_);
 }
 
@@ -93,10 +95,15 @@ bool Job::prepare() {
   sigprocmask(SIG_BLOCK, &set, nullptr);
   signal(SIGPIPE, SIG_IGN);
   signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  sigdelset(&set, SIGCHLD);
+  sigdelset(&set, SIGWINCH);
+  end_fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+  merger_.hurry_at(end_fd_);
   null_fd_ = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (!make_flight_folder()) return false;
   int store = free_loopback_port(), master = free_loopback_port();
-  if (signal_fd_ < 0 || null_fd_ < 0 || store == 0 || master == 0 ||
-      !keeper_.start()) {
+  if (signal_fd_ < 0 || end_fd_ < 0 || null_fd_ < 0 || store == 0 ||
+      master == 0 || !keeper_.start(own_flight_ ? flight_ : "")) {
     merger_.say(fmt::format("aliquot run: cannot prepare the job: {}",
                             std::strerror(errno)));
     return false;
@@ -110,7 +117,6 @@ bool Job::prepare() {
              {"LOCAL_WORLD_SIZE", fmt::format("{}", options_.ranks)},
              {"MASTER_ADDR", "127.0.0.1"},
              {"MASTER_PORT", fmt::format("{}", master)}};
-  if (!make_flight_folder()) return false;
   if (!flight_.empty()) shared_.emplace_back("ALIQUOT_FLIGHT_DIR", flight_);
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     shared_.emplace_back("OMP_NUM_THREADS", "1");
@@ -354,6 +360,12 @@ bool Job::make_flight_folder() {
           .string();
   // Without a place for temporary files the job runs unrecorded.
   if (failed || mkdtemp(path.data()) == nullptr) return true;
+  auto space = std::filesystem::space(path, failed);
+  if (failed || space.available / sizeof(FlightFile) <
+                    static_cast<uintmax_t>(options_.ranks)) {
+    std::filesystem::remove(path, failed);
+    return true;
+  }
   flight_ = path;
   own_flight_ = true;
   return true;
@@ -375,8 +387,9 @@ void Job::drain() {
   for (Pipe& pipe : pipes_) {
     while (pipe.fd >= 0) {
       pollfd p = {pipe.fd, POLLIN, 0};
-      int left = static_cast<int>(std::max<int64_t>(until - now_ms(), 0));
-      if (poll(&p, 1, left) <= 0) break;
+      int64_t left = until - now_ms();
+      // What a rank left running may write without end.
+      if (left < 0 || poll(&p, 1, static_cast<int>(left)) <= 0) break;
       on_output(pipe);
     }
     merger_.finish(pipe.lines);

@@ -75,6 +75,7 @@ class Job {
   std::deque<Pipe> pipes_;                                   // addresses stay
   std::vector<std::pair<std::string, std::string>> shared_;  // variables
   int signal_fd_ = -1, null_fd_ = -1;
+  int end_fd_ = -1;          // readable while a signal to end waits to be taken
   std::string flight_;       // the folder in use
   bool own_flight_ = false;  // to be removed
   int code_ = 0;

@@ -1,10 +1,12 @@
 // The keeper outlives the launcher by a moment: when the launcher ends in any
 // way, SIGKILL included, the keeper kills the process groups that the launcher
-// had not reported as ended.  Ranks themselves die by PR_SET_PDEATHSIG; the
-// keeper is for what they started.
+// had not reported as ended, and removes the job's own folder.  Ranks
+// themselves die by PR_SET_PDEATHSIG; the keeper is for what they started.
 #pragma once
 
 #include <sys/types.h>
+
+#include <string>
 
 namespace aliquot::tools {
 
@@ -15,7 +17,8 @@ class Keeper {
   Keeper& operator=(const Keeper&) = delete;
   ~Keeper();
 
-  bool start();
+  // folder: to be removed in the end; "": none.
+  bool start(const std::string& folder);
   void add(pid_t group);
   void remove(pid_t group);
 

@@ -1,14 +1,20 @@
 #include "tools/lines.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace aliquot::tools {
 namespace {
 // A line that never ends is cut here.
 constexpr size_t kLongest = 64 * 1024;
+// A pipe that is writable takes as many bytes at once without a wait.
+constexpr size_t kAtOnce = PIPE_BUF;
+// For a slow reader, once the job is to end.
+constexpr int kHurryMs = 200;
 constexpr std::string_view kErase = "\r\033[K";
 }  // namespace
 
@@ -66,16 +72,26 @@ void LineMerger::hide() {
 
 void LineMerger::write(int fd, std::string_view bytes) {
   while (!bytes.empty() && !broken_) {
-    ssize_t n = ::write(fd, bytes.data(), bytes.size());
+    if (!writable(fd)) return;
+    ssize_t n = ::write(fd, bytes.data(), std::min(bytes.size(), kAtOnce));
     if (n > 0) {
       bytes.remove_prefix(static_cast<size_t>(n));
-    } else if (errno == EAGAIN) {
-      pollfd p = {fd, POLLOUT, 0};
-      poll(&p, 1, 1000);
-    } else if (errno != EINTR) {
+    } else if (errno != EINTR && errno != EAGAIN) {
       broken_ = true;
     }
   }
+}
+
+// Waits for the reader; false if the job is to end and it reads nothing.
+bool LineMerger::writable(int fd) {
+  pollfd fds[2] = {{fd, POLLOUT, 0}, {hurry_, POLLIN, 0}};
+  while (!hurries_) {
+    if (poll(fds, 2, -1) < 0) continue;  // a signal
+    if (fds[0].revents != 0) return true;
+    hurries_ = fds[1].revents != 0;
+    if (hurries_ && poll(fds, 1, kHurryMs) == 1) return true;
+  }
+  return poll(fds, 1, 0) == 1;
 }
 
 }  // namespace aliquot::tools

@@ -24,6 +24,10 @@ class LineMerger {
  public:
   explicit LineMerger(bool terminal) : terminal_(terminal) {}
 
+  // From when this descriptor is readable, what the reader does not take is
+  // dropped: nobody else would look at the signal that it stands for.
+  void hurry_at(int fd) { hurry_ = fd; }
+
   void feed(LineStream& stream, std::string_view bytes);
   // Writes what is left without a newline.
   void finish(LineStream& stream);
@@ -37,9 +41,12 @@ class LineMerger {
   void show(const LineStream& stream);
   void hide();
   void write(int fd, std::string_view bytes);
+  bool writable(int fd);
 
   const bool terminal_;
   bool broken_ = false;
+  int hurry_ = -1;
+  bool hurries_ = false;
   std::string shown_;  // the unfinished line on the terminal
   int shown_fd_ = 1;
   const LineStream* shown_of_ = nullptr;

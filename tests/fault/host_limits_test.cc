@@ -206,7 +206,7 @@ BOOST_AUTO_TEST_CASE(who_can_not_write_its_own_memory_is_named) {
       ReadOnly bad(kCount * sizeof(float));
       std::vector<float> good(kCount, 1);
       float* data = rank.rank == 1 ? bad.data() : good.data();
-      auto kind = !message          ? CollKind::kBroadcast
+      auto kind = !message         ? CollKind::kBroadcast
                   : rank.rank == 0 ? CollKind::kSend
                                    : CollKind::kRecv;
       int32_t root = message && rank.rank == 0 ? 1 : 0;

@@ -142,10 +142,10 @@ Result<std::unique_ptr<MemJoin>> MemJoin::create(
   blob.pid = getpid();
   blob.start_time = process_info(blob.pid).start_time;
   if (blob.start_time == 0) {  // by which peers know whether it is alive
-    return errno_error(ALQ_RESOURCE_EXHAUSTED,
-                       fmt::format("rank {}: can not read /proc/{}/stat",
-                                   blob.rank, blob.pid),
-                       errno);
+    return errno_error(
+        ALQ_RESOURCE_EXHAUSTED,
+        fmt::format("rank {}: can not read /proc/{}/stat", blob.rank, blob.pid),
+        errno);
   }
   join->probe_ = std::make_unique<uint64_t>(random_nonce());
   blob.probe_address = reinterpret_cast<uint64_t>(join->probe_.get());

@@ -210,9 +210,8 @@ Step P2pOp::move(bool slow) {
     const int err =
         read_process(core_.pid(coll_.root), from, to, n, &counts_.syscalls);
     if (err != 0) {
-      return fail(read_error(*core_.world,
-                             {core_.world_rank(coll_.root), from, n}, err,
-                             what()));
+      return fail(read_error(
+          *core_.world, {core_.world_rank(coll_.root), from, n}, err, what()));
     }
   }
   pos_ += n;

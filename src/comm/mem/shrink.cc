@@ -274,8 +274,8 @@ bool Agreement::is_gone(int32_t q) {
     return true;
   }
   int64_t& since = stopped_since_[q];
-  if (!foreign || process_state(peer.pid, peer.start_time) !=
-                      ProcessState::kStopped) {
+  if (!foreign ||
+      process_state(peer.pid, peer.start_time) != ProcessState::kStopped) {
     since = 0;
     return false;
   }

@@ -221,8 +221,8 @@ bool process_ended(const Peer& peer) {
     ended = poll(&end, 1, 0) == 1;
     close(fd);
   }
-  return ended || process_state(peer.pid, peer.start_time) ==
-                      ProcessState::kEnded;
+  return ended ||
+         process_state(peer.pid, peer.start_time) == ProcessState::kEnded;
 }
 
 bool watchdog_add(GroupCore* core) { return watchdog().add(core); }

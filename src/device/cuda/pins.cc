@@ -31,8 +31,8 @@ Status Pins::add(CUstream stream, uint64_t capture,
   if (!running_) {
     std::thread thread;
     // Without one the next call tries again.
-    running_ = start_thread(&thread,
-                            [self = shared_from_this()] { run(self); });
+    running_ =
+        start_thread(&thread, [self = shared_from_this()] { run(self); });
     if (running_) thread.detach();
   }
   return {};

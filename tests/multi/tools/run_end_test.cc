@@ -2,6 +2,8 @@
 #include <signal.h>
 
 #include <boost/test/unit_test.hpp>
+#include <cstdlib>
+#include <filesystem>
 
 #include "multi/tools/process.h"
 
@@ -124,6 +126,44 @@ BOOST_AUTO_TEST_CASE(a_reader_that_goes_away_ends_the_job) {
   Outcome o = job.finish();
   BOOST_TEST(!o.timed_out);
   BOOST_TEST(o.out == "done\n");
+}
+
+// Nobody reads its output, and there is no end of it.
+BOOST_AUTO_TEST_CASE(a_signal_is_heard_while_the_reader_sleeps) {
+  Process job({ALIQUOT_COMMAND, "run", "-n", "2", "--grace", "1", "--", "sh",
+               "-c", "while true; do echo x; done"});
+  BOOST_TEST(job.wait_for_output("x\n"));
+  sleep_ms(500);  // the pipe is full
+  job.signal(SIGTERM);
+  BOOST_TEST(all_gone_within({job.pid()}, 20));
+}
+
+// It is not of the rank's process group, so it outlives the job by a moment.
+BOOST_AUTO_TEST_CASE(output_without_end_of_a_daemon_does_not_hold_the_job) {
+  Process job({ALIQUOT_COMMAND, "run", "-n", "1", "--", "sh", "-c",
+               "setsid cat /dev/zero & sleep 0.5"});
+  Outcome o = job.finish(30);
+  BOOST_TEST(!o.timed_out);
+  BOOST_TEST(o.code == 0);
+}
+
+BOOST_AUTO_TEST_CASE(a_killed_launcher_leaves_no_folder) {
+  char name[] = "/tmp/alq-run-XXXXXX";
+  BOOST_REQUIRE(mkdtemp(name) != nullptr);
+  const std::filesystem::path folder = name;
+  auto entries = [&] {
+    return std::distance(std::filesystem::directory_iterator(folder), {});
+  };
+  Process job({"/usr/bin/env", "TMPDIR=" + folder.string(), ALIQUOT_COMMAND,
+               "run", "-n", "2", "--no-prefix", "--", "sh", "-c",
+               "echo ready; sleep 300"});
+  BOOST_TEST(job.wait_for_output("ready\nready\n"));
+  BOOST_TEST(entries() == 1);
+  job.signal(SIGKILL);
+  job.finish();
+  for (int i = 0; i < 1000 && entries() > 0; ++i) sleep_ms(10);
+  BOOST_TEST(entries() == 0);
+  std::filesystem::remove_all(folder);
 }
 
 }  // namespace
