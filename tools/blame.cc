@@ -134,21 +134,28 @@ struct Late {
   const FlightOp* op = nullptr;  // what they have not called
 };
 
+// Whether a rank has called what `waiting` waits for in op: the same one, or
+// the other end of a message.
+bool has_called(const FlightRank& rank, const FlightRank& waiting,
+                const FlightOp& op) {
+  return std::any_of(rank.ops.begin(), rank.ops.end(), [&](const FlightOp& o) {
+    if (o.group != op.group || o.members != op.members || o.number < op.number)
+      return false;
+    if (!op.is_message()) return !o.is_message();
+    return o.peer == waiting.rank && o.sends != op.sends;
+  });
+}
+
 // The ranks that have not called what others wait in.
 Late laggards(const std::vector<FlightRank>& ranks) {
   for (const FlightRank& waiting : ranks) {
     const FlightOp* op = current(waiting);
     if (op == nullptr) continue;
+    const std::vector<int> ends = {op->peer};
     std::vector<int> late;
-    for (int member : op->members) {
+    for (int member : op->is_message() ? ends : op->members) {
       const FlightRank* rank = find(ranks, member);
-      bool called =
-          rank != nullptr && std::any_of(rank->ops.begin(), rank->ops.end(),
-                                         [&](const FlightOp& o) {
-                                           return o.group == op->group &&
-                                                  o.members == op->members &&
-                                                  o.number >= op->number;
-                                         });
+      bool called = rank != nullptr && has_called(*rank, waiting, *op);
       if (!called) late.push_back(member);
     }
     if (!late.empty()) return {late, op};

@@ -6,8 +6,10 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 
 #include "base/process.h"
+#include "base/text.h"
 
 namespace aliquot::tools {
 namespace {
@@ -24,12 +26,39 @@ bool is_apart(const std::string& name) {
   return name.starts_with("apart-") && name.ends_with(".flight");
 }
 
-// A text of at most N - 1 bytes; control characters become '?'.
+// Bytes of the UTF-8 character that text begins with; 0: it begins with none.
+size_t character_bytes(std::string_view text) {
+  const auto first = static_cast<unsigned char>(text[0]);
+  if (first < 0x80) return 1;
+  if (first < 0xc2 || first > 0xf4) return 0;
+  const size_t bytes = first < 0xe0 ? 2 : first < 0xf0 ? 3 : 4;
+  if (text.size() < bytes) return 0;
+  for (size_t i = 1; i < bytes; ++i) {
+    if (!continues_character(text[i])) return 0;
+  }
+  const auto second = static_cast<unsigned char>(text[1]);
+  const bool longer_than_needed =
+      (first == 0xe0 && second < 0xa0) || (first == 0xf0 && second < 0x90);
+  const bool no_character =
+      (first == 0xed && second > 0x9f) || (first == 0xf4 && second > 0x8f);
+  return longer_than_needed || no_character ? 0 : bytes;
+}
+
+// A text of at most N bytes; what is no character, or a control character,
+// becomes '?'.
 template <size_t N>
 std::string text_of(const char (&text)[N]) {
-  std::string out(text, strnlen(text, N));
-  for (char& c : out) {
-    if (static_cast<unsigned char>(c) < 32 || c == 127) c = '?';
+  std::string out;
+  std::string_view left(text, strnlen(text, N));
+  while (!left.empty()) {
+    const size_t bytes = character_bytes(left);
+    const auto first = static_cast<unsigned char>(left[0]);
+    if (bytes == 0 || first < 32 || first == 127) {
+      out += '?';
+    } else {
+      out.append(left, 0, bytes);
+    }
+    left.remove_prefix(std::max<size_t>(bytes, 1));
   }
   return out;
 }
@@ -94,6 +123,11 @@ FlightOp op_of(const FlightFile& file, const FlightRecord& record) {
       std::clamp(group.size, 0, static_cast<int32_t>(std::size(group.ranks)));
   for (int32_t i = 0; i < size; ++i) {
     op.members.push_back(group.ranks[i]);
+  }
+  const std::string kind = name_of(file.header.kinds, record.kind);
+  if (is_message(kind) && record.root >= 0 && record.root < size) {
+    op.peer = group.ranks[record.root];
+    op.sends = kind == "send";
   }
   return op;
 }
@@ -177,6 +211,9 @@ void write_first_gone(const std::string& folder, int rank) {
 }
 
 int read_first_gone(const std::string& folder) {
+  std::error_code failed;
+  // To open anything else may wait for somebody.
+  if (!std::filesystem::is_regular_file(folder + kFirstGone, failed)) return -1;
   std::ifstream in(folder + kFirstGone);
   int rank = -1;
   return in >> rank && rank >= 0 && rank < kMostRanks ? rank : -1;

@@ -19,6 +19,10 @@ struct FlightOp {
   int32_t kind = 0;
   std::string group, text;   // "all_reduce #18 (1024 x f32, \"block3\")"
   std::vector<int> members;  // world ranks of the group
+  // Of messages: the other end, a world rank, and the direction.
+  int peer = -1;
+  bool sends = false;
+  bool is_message() const { return peer >= 0; }
   bool pending() const { return state < kFlightDone; }
 };
 

@@ -1,6 +1,6 @@
 #include "api/guard.h"
 
-#include <algorithm>
+#include "base/text.h"
 
 namespace aliquot::api {
 
@@ -16,9 +16,7 @@ alq_status report(const Status& status, alq_error* err) {
   err->domain = status.domain();
   err->native_code = status.native_code();
   err->rank = status.rank();
-  size_t n = std::min(status.message().size(), sizeof err->message - 1);
-  std::memcpy(err->message, status.message().data(), n);
-  err->message[n] = 0;
+  copy_text(err->message, status.message());
   return status.code();
 }
 

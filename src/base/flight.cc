@@ -12,17 +12,10 @@
 
 #include "base/clock.h"
 #include "base/process.h"
+#include "base/text.h"
 
 namespace aliquot {
 namespace {
-
-// Cuts what does not fit; always ends in a zero.
-template <size_t N>
-void copy_text(char (&to)[N], const char* from) {
-  size_t n = strnlen(from, N - 1);
-  std::memcpy(to, from, n);
-  to[n] = '\0';
-}
 
 // Records of a context that lives somewhere are never taken from it: it has
 // them mapped.

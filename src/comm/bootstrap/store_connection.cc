@@ -1,6 +1,7 @@
 #include "comm/bootstrap/store_connection.h"
 
 #include "base/clock.h"
+#include "base/text.h"
 #include "comm/bootstrap/auth.h"
 
 namespace aliquot {
@@ -54,7 +55,7 @@ StoreConnection::Step StoreConnection::on_proof(std::string_view secret) {
 
 void StoreConnection::answer(std::string_view secret, const Status& status) {
   std::string_view text = status.message();
-  text = text.substr(0, kMaxText);
+  text = fitting(text, kMaxText);
   Verdict verdict;
   verdict.code = status.code();
   verdict.text_bytes = static_cast<uint32_t>(text.size());

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/text.h"
+
 namespace aliquot {
 
 std::string encode_frame(FrameKind kind, std::string_view key,
@@ -29,7 +31,7 @@ std::string encode_failure(const Status& status) {
   int32_t code = status.code(), rank = status.rank();
   std::string body;
   body.append(raw(code)).append(raw(rank));
-  body.append(status.message(), 0, kMaxText);
+  body.append(fitting(status.message(), kMaxText));
   return encode_frame(FrameKind::kFailure, "", body);
 }
 

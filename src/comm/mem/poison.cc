@@ -2,9 +2,9 @@
 
 #include <sched.h>
 
-#include <algorithm>
 #include <cstring>
 
+#include "base/text.h"
 #include "comm/mem/call.h"
 #include "comm/mem/shrink.h"
 
@@ -17,9 +17,7 @@ void poison(const GroupCore& core, alq_status code, int32_t culprit,
   if (record.state.compare_exchange_strong(none, 1)) {
     record.code = code;
     record.culprit = culprit;
-    size_t length = std::min(text.size(), sizeof record.text - 1);
-    std::memcpy(record.text, text.data(), length);
-    record.text[length] = '\0';
+    copy_text(record.text, text);
     // Recorded before anyone knows: a launcher may end this process as soon as
     // the others have failed.  Who aborts records what it does next itself.
     if (code != ALQ_ABORTED) {

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "base/process.h"
+#include "base/text.h"
 #include "comm/mem/group.h"
 #include "comm/mem/poison.h"
 #include "comm/mem/watchdog.h"
@@ -213,8 +214,7 @@ void Agreement::refuse(const Status& why) {
   if (try_->refusing.exchange(1) != 0) return;
   try_->code = why.code();
   try_->rank = core_.world_rank(core_.rank);
-  size_t length = why.message().copy(try_->text, sizeof try_->text - 1);
-  try_->text[length] = '\0';
+  copy_text(try_->text, why.message());
   decide(kRefused);
 }
 

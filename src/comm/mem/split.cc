@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/text.h"
 #include "comm/mem/coll_op.h"
 #include "comm/mem/group.h"
 #include "comm/mem/poison.h"
@@ -81,7 +82,7 @@ Status MemGroup::agree(const Status& mine, std::span<const int32_t> members,
   Outcome outcome{};
   outcome.code = mine.code();
   outcome.rank = mine.rank();
-  mine.message().copy(outcome.text, sizeof outcome.text - 1);
+  copy_text(outcome.text, mine.message());
   std::vector<Outcome> all(static_cast<size_t>(core_->size));
   ALQ_TRY(exchange(&outcome, all.data(), sizeof outcome, deadline));
   for (int32_t q : members) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/text.h"
 #include "comm/mem/call.h"
 
 namespace aliquot::mem {
@@ -38,7 +39,7 @@ std::string read_where(const Whereabouts& from) {
 void say_where(const GroupCore& core, const std::string& what) {
   Whereabouts& to = core.world->control.member(core.world->rank).now;
   uint64_t words[Whereabouts::kWords] = {};
-  what.copy(reinterpret_cast<char*>(words), kText - 1);
+  fitting(what, kText - 1).copy(reinterpret_cast<char*>(words), kText - 1);
   uint64_t version = to.version.load();
   // Another thread of this rank is at it: either text is true.
   if (version % 2 != 0 ||
@@ -105,10 +106,8 @@ void set_label(Slot& slot, const char* label) {
     slot.label[0] = '\0';
     return;
   }
-  size_t length = std::strlen(label), most = sizeof slot.label - 1;
   // Names of one kind differ at their ends.
-  if (length > most) label += length - most;
-  std::memcpy(slot.label, label, std::min(length, most) + 1);
+  copy_text(slot.label, fitting_end(label, sizeof slot.label - 1));
 }
 
 }  // namespace aliquot::mem

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/text.h"
+
 namespace aliquot::nccl {
 namespace {
 
@@ -49,9 +51,7 @@ bool Board::poison(const Status& cause) {
   r.culprit = cause.rank();
   r.domain = cause.domain();
   r.native = cause.native_code();
-  size_t length = std::min(cause.message().size(), sizeof r.text - 1);
-  std::memcpy(r.text, cause.message().data(), length);
-  r.text[length] = '\0';
+  copy_text(r.text, cause.message());
   r.state.store(2);
   return true;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/text.h"
 #include "comm/nccl/group.h"
 
 namespace aliquot::nccl {
@@ -35,7 +36,7 @@ Status exchange(Group& control, const void* mine, void* all, int64_t bytes,
 Status agree(Group& control, const Status& mine, Offer offer, Offer* first,
              Deadline deadline) {
   offer.code = mine.code();
-  mine.message().copy(offer.text, sizeof offer.text - 1);
+  copy_text(offer.text, mine.message());
   std::vector<Offer> all(static_cast<size_t>(control.size()));
   ALQ_TRY(exchange(control, &offer, all.data(), sizeof offer, deadline));
   for (size_t q = 0; q < all.size(); ++q) {

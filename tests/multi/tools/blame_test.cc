@@ -3,7 +3,9 @@
 #include "tools/blame.h"
 
 #include <fmt/format.h>
+#include <locale.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <boost/test/unit_test.hpp>
@@ -154,6 +156,30 @@ BOOST_AUTO_TEST_CASE(of_several_that_are_gone_the_awaited_one_is_blamed) {
   BOOST_TEST((tools::blame(alike).culprits == std::vector<int>{0, 1, 2}));
 }
 
+// Messages are numbered for themselves, and only the other end is awaited.
+BOOST_AUTO_TEST_CASE(who_does_not_come_for_a_message_is_blamed) {
+  std::vector<tools::FlightRank> ranks = {rank_of(0, 5, kFlightDone),
+                                          rank_of(1, 5, kFlightDone),
+                                          rank_of(2, 5, kFlightDone)};
+  for (auto& rank : ranks) rank.alive = true;
+  tools::FlightOp waits = op(1, kFlightIssued), sent = op(1, kFlightArrived);
+  waits.text = "recv #1";
+  waits.peer = 2;
+  ranks[0].ops.push_back(waits);
+  tools::Blame b = tools::blame(ranks);
+  BOOST_TEST((b.culprits == std::vector<int>{2}), b.sentence);
+  BOOST_TEST(has(b.sentence, "rank 2 has not called recv #1"), b.sentence);
+  // To somebody else is not to this one, and a recv is no send.
+  sent.peer = 1, sent.sends = true;
+  ranks[2].ops.push_back(sent);
+  sent.peer = 0, sent.sends = false;
+  ranks[2].ops.push_back(sent);
+  BOOST_TEST((tools::blame(ranks).culprits == std::vector<int>{2}));
+  ranks[2].ops.back().sends = true;
+  b = tools::blame(ranks);
+  BOOST_TEST((b.culprits == std::vector<int>{1}), b.sentence);
+}
+
 BOOST_AUTO_TEST_CASE(errors_decide_by_votes_then_by_time) {
   std::vector<tools::FlightRank> ranks;
   for (int r = 0; r < 3; ++r) {
@@ -171,6 +197,12 @@ BOOST_AUTO_TEST_CASE(errors_decide_by_votes_then_by_time) {
   BOOST_TEST(has(tools::blame(ranks).sentence, "rank 1 left no record"));
 }
 
+BOOST_AUTO_TEST_CASE(a_pipe_in_the_place_of_a_note_is_not_waited_for) {
+  Folder folder;
+  BOOST_TEST(mkfifo((folder.path() + "/first-gone").c_str(), 0600) == 0);
+  BOOST_TEST(tools::read_first_gone(folder.path()) == -1);
+}
+
 // Whatever a file holds, reading and judging it ends well.
 BOOST_AUTO_TEST_CASE(garbage_is_read_without_harm) {
   Folder folder;
@@ -180,6 +212,7 @@ BOOST_AUTO_TEST_CASE(garbage_is_read_without_harm) {
   std::string path = folder.path() + "/rank-0.flight";
   std::ifstream in(path, std::ios::binary);
   const std::string good((std::istreambuf_iterator<char>(in)), {});
+  BOOST_REQUIRE(setlocale(LC_CTYPE, "C.UTF-8") != nullptr);
   std::mt19937 random(7);
   int read = 0;
   for (int round = 0; round < 300; ++round) {
@@ -196,7 +229,9 @@ BOOST_AUTO_TEST_CASE(garbage_is_read_without_harm) {
     BOOST_TEST(ok == why.empty());
     if (!ok) continue;
     ++read;
-    BOOST_TEST(!tools::blame({rank, rank}).sentence.empty());
+    const std::string sentence = tools::blame({rank, rank}).sentence;
+    BOOST_TEST(!sentence.empty());
+    BOOST_TEST((mbstowcs(nullptr, sentence.c_str(), 0) != size_t(-1)));
   }
   BOOST_TEST(read > 20);
   tools::FlightRank rank;
@@ -206,6 +241,8 @@ BOOST_AUTO_TEST_CASE(garbage_is_read_without_harm) {
       !tools::read_flight(std::string(good.size(), '\xff'), &rank, &why));
   std::ofstream(path, std::ios::binary) << "short";
   std::filesystem::create_directory(folder.path() + "/rank-1.flight");
+  // Nobody will ever write into it.
+  BOOST_TEST(mkfifo((folder.path() + "/rank-2.flight").c_str(), 0600) == 0);
   Outcome o = aliquot({"blame", folder.path()});
   BOOST_TEST(o.code == 2);
   BOOST_TEST(has(o.err, "rank-0.flight"), o.err);
