@@ -1,5 +1,7 @@
 // The `aliquot` command: one subcommand per file, see docs/command.md.
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -26,10 +28,20 @@ bool is_known(const CLI::App& app, const std::string& word) {
   return false;
 }
 
+// What a parent may have left otherwise: nothing of ours is opened as standard
+// input or output, and children that end wait until they are reaped.
+void set_up_process() {
+  for (int fd = 0; fd <= 2; ++fd) {
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", O_RDWR);
+  }
+  signal(SIGCHLD, SIG_DFL);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   using namespace aliquot::tools;
+  set_up_process();
   CLI::App app(
       "aliquot: runs, checks and measures parallel training on this machine",
       "aliquot");

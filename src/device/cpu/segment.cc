@@ -66,6 +66,14 @@ class Fd {
   int fd_;
 };
 
+// Never standard input or output, where those are closed: what the host prints
+// would be written into it.  -1 and errno: there is none.
+int memory_file() {
+  Fd fd(memfd_create("aliquot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (fd.get() > 2 || fd.get() < 0) return fd.release();
+  return fcntl(fd.get(), F_DUPFD_CLOEXEC, 3);
+}
+
 void touch_pages(std::byte* data, int64_t bytes) {
 #ifdef MADV_POPULATE_WRITE
   if (madvise(data, static_cast<size_t>(bytes), MADV_POPULATE_WRITE) == 0) {
@@ -109,7 +117,7 @@ Result<std::shared_ptr<Segment>> Segment::create(int64_t bytes,
                       "this host; ask for less or free some",
                       label, bytes, free_bytes);
   }
-  Fd fd(memfd_create("aliquot", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  Fd fd(memory_file());
   if (fd.get() < 0) {
     return errno_error(ALQ_RESOURCE_EXHAUSTED,
                        fmt::format("memory \"{}\": memfd_create", label),

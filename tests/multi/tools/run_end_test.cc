@@ -147,6 +147,26 @@ BOOST_AUTO_TEST_CASE(output_without_end_of_a_daemon_does_not_hold_the_job) {
   BOOST_TEST(o.code == 0);
 }
 
+// Some parents ignore the end of children, or close standard files.
+BOOST_AUTO_TEST_CASE(what_a_parent_left_odd_does_not_hold_the_job) {
+  struct sigaction old = {}, ignore = {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGCHLD, &ignore, &old);
+  Process job({ALIQUOT_COMMAND, "run", "-n", "2", "--", "sh", "-c",
+               "echo here; exit 4"});
+  sigaction(SIGCHLD, &old, nullptr);
+  Outcome o = job.finish(20);
+  BOOST_TEST(!o.timed_out);
+  BOOST_TEST(o.code == 4);
+  BOOST_TEST(o.out.find("here") != std::string::npos);
+  Process closed({"/bin/sh", "-c",
+                  std::string("exec ") + ALIQUOT_COMMAND +
+                      " run -n 2 -- sh -c 'echo here; exit 5' <&- >&- 2>&-"});
+  o = closed.finish(20);
+  BOOST_TEST(!o.timed_out);
+  BOOST_TEST(o.code == 5);
+}
+
 BOOST_AUTO_TEST_CASE(a_killed_launcher_leaves_no_folder) {
   char name[] = "/tmp/alq-run-XXXXXX";
   BOOST_REQUIRE(mkdtemp(name) != nullptr);

@@ -77,6 +77,19 @@ BOOST_AUTO_TEST_CASE(another_process_maps_it_and_checks_the_nonce) {
   BOOST_TEST(WEXITSTATUS(status) == 0);
 }
 
+// A host without standard output prints into whatever has its number.
+BOOST_AUTO_TEST_CASE(memory_never_takes_the_place_of_standard_output) {
+  pid_t child = fork();
+  if (child == 0) {
+    for (int fd = 0; fd <= 2; ++fd) close(fd);
+    auto segment = Segment::create(100, "m", false);
+    _exit(segment.ok() && (*segment)->ref().fd > 2 ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  BOOST_TEST(status == 0);
+}
+
 BOOST_AUTO_TEST_CASE(freeing_tells_the_nonce_once_nobody_uses_it) {
   SegmentTable table;
   uint64_t freed = 0;
