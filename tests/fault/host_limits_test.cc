@@ -105,6 +105,36 @@ BOOST_AUTO_TEST_CASE(a_rank_without_descriptors_calls_nobody_dead) {
   BOOST_TEST(result.ok(), result.text());
 }
 
+// All of a job may be stopped, one rank after the other, and continued: who
+// wakes up first finds the others stopped and has known that for long.
+BOOST_AUTO_TEST_CASE(a_job_that_was_stopped_as_a_whole_goes_on) {
+  if (kThreadSanitizer) return;
+  RanksOptions o = options(2, RankKind::kProcesses);
+  o.time_scale = 0.4;  // stopped for 2 s: failed; looked for every 200 ms
+  auto result = run_ranks(o, [](Rank& rank) {
+    rank.shared(rank.rank).store(getpid());
+    rank.check_ok(rank.group->issue(Coll{}, nullptr, nullptr), "before");
+    if (rank.rank == 0) {
+      auto first = static_cast<pid_t>(rank.shared(0).load());
+      auto second = static_cast<pid_t>(rank.shared(1).load());
+      if (fork() == 0) {
+        kill(first, SIGSTOP);
+        usleep(450'000);  // rank 1 sees it
+        kill(second, SIGSTOP);
+        usleep(2'100'000);
+        kill(second, SIGCONT);
+        usleep(250'000);  // and sees it again
+        kill(first, SIGCONT);
+        _exit(0);
+      }
+      waitpid(-1, nullptr, 0);
+    }
+    rank.check_ok(rank.group->issue(Coll{}, nullptr, nullptr), "after");
+    rank.check_ok(rank.group->close(in_ms(5000)), "close");
+  });
+  BOOST_TEST(result.ok(), result.text());
+}
+
 // While it lives, this process can open one file at a time.
 class OneDescriptor {
  public:

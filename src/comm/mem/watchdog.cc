@@ -66,7 +66,8 @@ class Watchdog {
     Peer peer;
     int fd = -1;  // pidfd, or -1: look at /proc
     bool dead = false;
-    int64_t stopped_since = 0;  // 0: it is not
+    bool stopped = false;
+    int64_t stopped_ns = 0;  // of this process's running time
   };
 
   void watch(const Peer& peer) {
@@ -113,8 +114,8 @@ class Watchdog {
           if (watch.dead) continue;
           if (watch.fd >= 0) fds.push_back({watch.fd, POLLIN, 0});
           if (watch.fd < 0) ns = std::min(ns, kFallbackNs);
-          int64_t left = watch.stopped_since + scaled(kStopLimitNs) - now_ns();
-          if (watch.stopped_since != 0 && left > 0) ns = std::min(ns, left);
+          int64_t left = scaled(kStopLimitNs) - watch.stopped_ns;
+          if (watch.stopped && left > 0) ns = std::min(ns, left);
         }
         timeout = static_cast<int>(ns / 1'000'000) + 1;
       }
@@ -136,14 +137,12 @@ class Watchdog {
 
   // Also follows how long it is stopped (a traced one is not: that is somebody
   // at a debugger).
-  static bool ended(Watch& watch) {
+  static bool ended(Watch& watch, int64_t ran_ns) {
     ProcessState state = process_state(watch.peer.pid, watch.peer.start_time);
     if (state == ProcessState::kEnded) return true;
-    if (state != ProcessState::kStopped) {
-      watch.stopped_since = 0;
-    } else if (watch.stopped_since == 0) {
-      watch.stopped_since = now_ns();
-    }
+    const bool before = watch.stopped;
+    watch.stopped = state == ProcessState::kStopped;
+    watch.stopped_ns = before && watch.stopped ? watch.stopped_ns + ran_ns : 0;
     if (watch.fd < 0) return false;
     pollfd fd{watch.fd, POLLIN, 0};
     return poll(&fd, 1, 0) == 1;
@@ -152,15 +151,20 @@ class Watchdog {
   // Poisons the groups of processes that have ended; forgets processes that no
   // group needs.
   void look() {
+    // Where all of a job is stopped for a while, this process did not look for
+    // longer than it sleeps: nothing can be said of that time.
+    const int64_t now = now_ns();
+    const int64_t ran_ns = std::min(now - looked_, 2 * scaled(kStopTickNs));
+    looked_ = now;
     for (Watch& watch : watches_) {
-      watch.dead = watch.dead || ended(watch);
+      watch.dead = watch.dead || ended(watch, ran_ns);
       bool used = false;
       for (GroupCore* core : cores_) {
         for (int32_t q = 0; q < core->size; ++q) {
           if (core->pid(q) != watch.peer.pid) continue;
           used = true;
           if (watch.dead) report_end(*core, q);
-          if (watch.stopped_since != 0) report_stop(*core, q, watch);
+          if (watch.stopped) report_stop(*core, q, watch);
         }
       }
       if (!used) {
@@ -173,7 +177,7 @@ class Watchdog {
 
   static void report_stop(const GroupCore& core, int32_t q,
                           const Watch& watch) {
-    int64_t ns = now_ns() - watch.stopped_since;
+    const int64_t ns = watch.stopped_ns;
     if (ns < core.world->context->scaled(kStopLimitNs)) return;
     poison(
         core, ALQ_PEER_FAILED, core.world_rank(q),
@@ -201,6 +205,7 @@ class Watchdog {
   std::vector<GroupCore*> cores_;
   std::vector<Watch> watches_;
   std::thread thread_;
+  int64_t looked_ = 0;
   uint64_t generation_ = 0;  // a thread ends when it changes
   int event_fd_ = -1;        // of the present thread, which closes it
 };
