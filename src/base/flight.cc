@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/clock.h"
+#include "base/file_limit.h"
 #include "base/process.h"
 #include "base/text.h"
 
@@ -64,6 +65,7 @@ Result<std::unique_ptr<Flight>> Flight::create(const std::string& dir,
   std::string path;
   ALQ_ASSIGN(int fd, new_file(dir, rank, &path));
   // Blocks are taken now: a full disk must not be found by a store.
+  QuietFileLimit quiet;
   int error = posix_fallocate(fd, 0, sizeof(FlightFile));
   void* data = MAP_FAILED;
   if (error == 0) {

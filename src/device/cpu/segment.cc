@@ -12,6 +12,8 @@
 #include <unordered_map>
 #include <utility>
 
+#include "base/file_limit.h"
+
 namespace aliquot {
 namespace {
 
@@ -124,6 +126,7 @@ Result<std::shared_ptr<Segment>> Segment::create(int64_t bytes,
                        errno);
   }
   int64_t mapped = round_up(bytes, kPage) + kPage;
+  QuietFileLimit quiet;
   if (ftruncate(fd.get(), mapped) != 0 ||
       fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
     return errno_error(

@@ -1,7 +1,9 @@
 // Shared memory without names.
 #include "device/cpu/segment.h"
 
+#include <signal.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -84,6 +86,24 @@ BOOST_AUTO_TEST_CASE(memory_never_takes_the_place_of_standard_output) {
     for (int fd = 0; fd <= 2; ++fd) close(fd);
     auto segment = Segment::create(100, "m", false);
     _exit(segment.ok() && (*segment)->ref().fd > 2 ? 0 : 1);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  BOOST_TEST(status == 0);
+}
+
+// The signal of the limit ends nobody who has no handler for it.
+BOOST_AUTO_TEST_CASE(a_limit_of_file_sizes_is_an_error) {
+  pid_t child = fork();
+  if (child == 0) {
+    signal(SIGXFSZ, SIG_DFL);
+    rlimit little{4096, 4096};
+    setrlimit(RLIMIT_FSIZE, &little);
+    auto segment = Segment::create(1 << 20, "m", false);
+    sigset_t pending;
+    sigpending(&pending);
+    bool clean = sigismember(&pending, SIGXFSZ) == 0;
+    _exit(segment.status().code() == ALQ_RESOURCE_EXHAUSTED && clean ? 0 : 1);
   }
   int status = -1;
   waitpid(child, &status, 0);
