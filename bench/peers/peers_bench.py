@@ -35,6 +35,7 @@ OPS = ["all_reduce", "reduce_scatter", "all_gather"]
 ROOTED = ["gather", "scatter"]  # against Gloo alone
 # How long one turn takes, and how many there are.
 BATCH_S, MOST_CALLS = 0.008, 2000
+WARM_UP = 20  # calls; ours have chosen their way by then
 ROUNDS, LARGE_ROUNDS = 15, 9
 
 # Most of ours / theirs.
@@ -80,7 +81,7 @@ class Bench:
               flush=True)
 
     def calls(self, world: World, entry: Entry, op: str, size: int) -> int:
-        world.run(op, size, entry.buffers, 2)
+        world.run(op, size, entry.buffers, WARM_UP)
         once = world.run(op, size, entry.buffers, 3)
         return max(1, min(MOST_CALLS, int(BATCH_S / once)))
 
@@ -142,11 +143,14 @@ class Bench:
                 return json.load(file)
 
     def floors(self) -> None:
-        found = self.json_of(
-            "coll", "--ops", ",".join(OPS), "--buffers", "shared,private",
-            "--sizes", ",".join(str(size) for size in self.options.sizes))
-        self.results["floors"] = found["results"]
-        self.results["noisy"] |= bool(found["noisy"])
+        for fresh in (True, False):
+            found = self.json_of(
+                "coll", "--ops", ",".join(OPS), "--buffers", "shared,private",
+                "--sizes", ",".join(str(size) for size in self.options.sizes),
+                *(["--fresh"] if fresh else []))
+            self.results["floors"] += [dict(line, fresh=fresh)
+                                       for line in found["results"]]
+            self.results["noisy"] |= bool(found["noisy"])
         self.results["call"] = self.json_of("call")
 
     def run(self) -> None:
