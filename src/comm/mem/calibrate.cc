@@ -21,6 +21,7 @@ constexpr int kTimes = 6, kTries = 24;   // the fastest counts
 constexpr int64_t kTimeNs = 10'000'000;  // a busy machine gets no more
 // Where the lines do not cross.
 constexpr int64_t kMost = int64_t{1} << 40;
+constexpr int64_t kUncached = int64_t{4} << 20;
 
 // Rank 0's `staged` word when it has stored the result: above all meetings and
 // below all tickets of operations.
@@ -243,6 +244,14 @@ void back(const GroupCore& core) {
 #endif
 }
 
+// What does not fit into caches is read much more slowly than was measured, and
+// faster again once it lies on huge pages: it is staged until trials know.
+void stage_large(Header& header, Moved what, bool streams) {
+  for (int64_t bytes = kUncached; bytes <= kMost; bytes *= 2) {
+    header.ways[moved_kind(what, bytes)].store(streams ? kStreamed : kCached);
+  }
+}
+
 // All leave the join at about the same time.
 void await_result(const GroupCore& core) {
   auto poll = [&](bool) {
@@ -274,7 +283,14 @@ void calibrate(GroupCore& core) {
   Header& header = core.control.header();
   header.stage_sums.store(context.stage_sums.value_or(limits.sums));
   header.stage_copies.store(context.stage_copies.value_or(limits.copies));
-  header.streams.store(context.stage_streams.value_or(limits.streams));
+  const bool streams = context.stage_streams.value_or(limits.streams);
+  header.streams.store(streams);
+  if (!context.stage_sums.has_value()) {
+    stage_large(header, Moved::kSums, streams);
+  }
+  if (!context.stage_copies.has_value()) {
+    stage_large(header, Moved::kCopies, streams);
+  }
   core.self().staged.value.store(kMeasured);
   core.ring_peers();
 }

@@ -100,8 +100,9 @@ class WayTrial {
   Way tried(int64_t ns, int64_t now) {
     if (++count_ <= kIgnored) return now_;
     best_ = std::min(best_, ns);
-    if (count_ < kIgnored + kCounted) return now_;
     const int64_t usual = *std::min_element(usual_, usual_ + kCounted);
+    const bool hopeless = best_ > 2 * usual;
+    if (count_ < kIgnored + kCounted && !hopeless) return now_;
     const bool keep = best_ < usual - usual / 16;
     Other& loser = others_[keep ? usual_way_ : now_];
     loser.patience = keep ? kOften : std::min(2 * loser.patience, kRarely);

@@ -69,6 +69,16 @@ BOOST_AUTO_TEST_CASE(all_possible_ways_are_tried) {
   BOOST_TEST(machine.way == kStreamed);
 }
 
+BOOST_AUTO_TEST_CASE(a_hopeless_way_is_given_up_early) {
+  Machine machine;
+  machine.way = machine.before = kStreamed;
+  machine.ns[kCached] = 500;
+  machine.run(20);
+  BOOST_TEST(machine.way == kStreamed);
+  BOOST_TEST(machine.turns == 2);
+  BOOST_TEST(machine.slow == 3 * 500);
+}
+
 BOOST_AUTO_TEST_CASE(what_differs_little_does_not_swing) {
   Machine machine;
   machine.ns[kStreamed] = 98;
