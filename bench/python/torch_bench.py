@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Tuple
 
 import torch_report
 from measure import (MOST_OTHERS, Entry, Plan, Samples, alternate, better_mode,
-                     cores, health, peaks, quantile, ratio)
+                     cores, health, peaks, quantile, ratio, spread)
 from worlds import Worlds
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
@@ -35,6 +35,7 @@ TARGETS: Dict[Tuple[Entry, str], Dict[int, Dict[int, float]]] = {
         (2, 4), {64: 1.25, 256: 1.08, 1024: 1.05}),
     (("ours-ddp", "on"), "ours-ddp"): {},
 }
+PSS_RUNS = 3  # of fresh processes: how their heaps lie is chance
 PSS_TARGETS = {64: 0.65, 1024: 0.85}
 # Who takes turns with whom, by ranks: as many at once as memory holds.
 FIELDS = {2: [["fsdp2", "ours-fsdp", "ours-fsdp-copy"], ["ddp", "ours-ddp"]],
@@ -109,18 +110,19 @@ class Bench:
     def memory(self, size: int) -> None:
         names = ALONE[size][:2] if self.options.quick else ALONE[size]
         tokens = [t for t in (64, 1024) if t in self.options.tokens]
-        base: Dict[int, int] = {}
+        runs = [{name: peaks(name, size, tokens) for name in names}
+                for _ in range(PSS_RUNS)]
         for name in names:
-            found = peaks(name, size, tokens)
-            base = base or found
-            for count, peak in found.items():
-                part = peak / base[count]
+            for count in tokens:
+                found = spread([run[name][count] for run in runs])
+                base = spread([run[names[0]][count] for run in runs])["median"]
+                part = found["median"] / base
                 ours = name.startswith("ours-fsdp")
                 self.say("%d ranks, %4d tokens: %s: peak PSS %.0f MB, %.2f of "
-                         "FSDP2's" % (size, count, NAMES[name], peak / 1e6,
-                                      part))
+                         "FSDP2's" % (size, count, NAMES[name],
+                                      found["median"] / 1e6, part))
                 self.results["memory"].append(dict(
-                    ranks=size, tokens=count, who=NAMES[name], bytes=peak,
+                    ranks=size, tokens=count, who=NAMES[name], **found,
                     ratio=None if name == names[0] else part,
                     target=PSS_TARGETS[count] if ours else None))
 
