@@ -123,7 +123,7 @@ def main():
         print("\n".join(["", "suites:"] + rows))
     if skipped:
         print(f"skipped, for what they need is not here: {', '.join(skipped)} "
-              "(scripts/setup --with ecosystem)")
+              "(scripts/setup --with ecosystem,cuda)")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 
