@@ -121,6 +121,9 @@ def main():
         skipped += skips
     if failed:
         print("\n".join(["", "suites:"] + rows))
+    if any("OVER BUDGET" in row for row in rows):
+        print("over budget: a slower or a busy machine needs "
+              "ALIQUOT_TEST_BUDGET=2, or more")
     if skipped:
         print(f"skipped, for what they need is not here: {', '.join(skipped)} "
               "(scripts/setup --with ecosystem,cuda)")
