@@ -182,14 +182,22 @@ def versions() -> Dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", default=os.path.join(ROOT, "build/release"))
-    parser.add_argument("--ranks", default="2,4")
-    parser.add_argument("--sizes", default=",".join(SIZES))
+    parser = argparse.ArgumentParser(
+        description="Collectives of ours, Open MPI and Gloo in turn in one "
+                    "run, and the floors of the same machine.")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build/release"),
+                        help="the build to measure (build/release)")
+    parser.add_argument("--ranks", default="2,4",
+                        help="numbers of ranks (2,4)")
+    parser.add_argument("--sizes", default=",".join(SIZES),
+                        help=f"some of {','.join(SIZES)} (all)")
     parser.add_argument("--out", default="", help="write PATH.md and PATH.json")
     options = parser.parse_args()
-    options.ranks = [int(text) for text in options.ranks.split(",")]
-    options.sizes = [SIZES[text] for text in options.sizes.split(",")]
+    try:
+        options.ranks = [int(text) for text in options.ranks.split(",")]
+        options.sizes = [SIZES[text] for text in options.sizes.split(",")]
+    except (ValueError, KeyError) as wrong:
+        parser.error(f"no such number of ranks, or size: {wrong}")
     facts, begin = versions(), time.monotonic()
     bench = Bench(options)
     bench.run()

@@ -146,12 +146,17 @@ def machine() -> Dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description="Step time and memory of a PyTorch model under torch's "
+                    "DDP and FSDP2 and under aliquot.torch.shard.")
     parser.add_argument("--quick", action="store_true",
                         help="2 ranks, 64 and 256 tokens, few rounds")
-    parser.add_argument("--ranks", type=numbers)
-    parser.add_argument("--tokens", type=numbers)
-    parser.add_argument("--no-memory", dest="memory", action="store_false")
+    parser.add_argument("--ranks", type=numbers,
+                        help="numbers of ranks, such as 2,4")
+    parser.add_argument("--tokens", type=numbers,
+                        help="tokens per rank: some of 64,256,1024")
+    parser.add_argument("--no-memory", dest="memory", action="store_false",
+                        help="leave the table of memory out")
     parser.add_argument("--out", default="",
                         help="write PATH.md and PATH.json")
     parser.add_argument("--command", default=os.path.join(
@@ -161,6 +166,8 @@ def main() -> int:
     options.ranks = options.ranks or ([2] if options.quick else [2, 4])
     options.tokens = options.tokens or (
         [64, 256] if options.quick else [64, 256, 1024])
+    if not set(options.tokens) <= set(PLANS):
+        parser.error("--tokens: some of " + ",".join(map(str, PLANS)))
     facts, begin = machine(), time.monotonic()
     bench = Bench(options)
     bench.run()
