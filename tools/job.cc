@@ -94,9 +94,10 @@ bool Job::prepare() {
   signal(SIGPIPE, SIG_IGN);
   signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   null_fd_ = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (!make_flight_folder()) return false;
   int store = free_loopback_port(), master = free_loopback_port();
   if (signal_fd_ < 0 || null_fd_ < 0 || store == 0 || master == 0 ||
-      !keeper_.start()) {
+      !keeper_.start(own_flight_ ? flight_ : "")) {
     merger_.say(fmt::format("aliquot run: cannot prepare the job: {}",
                             std::strerror(errno)));
     return false;
@@ -110,7 +111,6 @@ bool Job::prepare() {
              {"LOCAL_WORLD_SIZE", fmt::format("{}", options_.ranks)},
              {"MASTER_ADDR", "127.0.0.1"},
              {"MASTER_PORT", fmt::format("{}", master)}};
-  if (!make_flight_folder()) return false;
   if (!flight_.empty()) shared_.emplace_back("ALIQUOT_FLIGHT_DIR", flight_);
   if (std::getenv("OMP_NUM_THREADS") == nullptr) {
     shared_.emplace_back("OMP_NUM_THREADS", "1");

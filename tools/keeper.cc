@@ -6,13 +6,15 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <filesystem>
 #include <set>
+#include <system_error>
 
 namespace aliquot::tools {
 namespace {
 
 // Reads +group and -group until the launcher's end of the pipe closes.
-[[noreturn]] void keep(int fd) {
+[[noreturn]] void keep(int fd, const std::string& folder) {
   setsid();
   sigset_t all;
   sigfillset(&all);
@@ -28,12 +30,14 @@ namespace {
     }
   }
   for (pid_t g : groups) kill(-g, SIGKILL);
+  std::error_code ignored;
+  if (!folder.empty()) std::filesystem::remove_all(folder, ignored);
   _exit(0);
 }
 
 }  // namespace
 
-bool Keeper::start() {
+bool Keeper::start(const std::string& folder) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return false;
   pid_ = fork();
@@ -41,7 +45,7 @@ bool Keeper::start() {
     // Nothing of the launcher's may stay open here, its output least of all.
     dup2(ends[0], 0);
     close_range(1, ~0u, 0);
-    keep(0);
+    keep(0, folder);
   }
   close(ends[0]);
   pipe_ = ends[1];

@@ -2,6 +2,7 @@
 #include <signal.h>
 
 #include <boost/test/unit_test.hpp>
+#include <filesystem>
 
 #include "multi/tools/process.h"
 
@@ -84,6 +85,22 @@ BOOST_AUTO_TEST_CASE(a_killed_launcher_leaves_no_orphans) {
   job.signal(SIGKILL);
   BOOST_TEST(job.finish().code == 128 + SIGKILL);
   BOOST_TEST(all_gone_within(pids, 10));
+}
+
+BOOST_AUTO_TEST_CASE(a_killed_launcher_leaves_no_folder) {
+  Process job = start("echo folder $ALIQUOT_FLIGHT_DIR.; sleep 100", "1");
+  BOOST_TEST(job.wait_for_output("\n"));
+  job.signal(SIGKILL);
+  const std::string out = job.finish().out;
+  const size_t at = out.find('/');
+  BOOST_REQUIRE(at != std::string::npos);
+  const std::string folder = out.substr(at, out.find('.', at) - at);
+  bool gone = false;
+  for (int i = 0; i < 1000 && !gone; ++i) {
+    gone = !std::filesystem::exists(folder);
+    if (!gone) sleep_ms(10);
+  }
+  BOOST_TEST(gone, folder);
 }
 
 BOOST_AUTO_TEST_CASE(signals_reach_the_ranks) {
