@@ -121,9 +121,12 @@ def main():
         skipped += skips
     if failed:
         print("\n".join(["", "suites:"] + rows))
+    if any("OVER BUDGET" in row for row in rows):
+        print("over budget: a slower or a busy machine needs "
+              "ALIQUOT_TEST_BUDGET=2, or more")
     if skipped:
         print(f"skipped, for what they need is not here: {', '.join(skipped)} "
-              "(scripts/setup --with ecosystem)")
+              "(scripts/setup --with ecosystem,cuda)")
     print(f"{passed} passed, {failed} failed")
     return 1 if failed or not passed else 0
 

@@ -2,7 +2,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <cstring>
+#include <fstream>
 #include <memory>
 
 #include "tools/bench_coll.h"
@@ -43,6 +46,14 @@ int64_t parse_size(const std::string& text) {
                                               "such as 4K or 64M");
   }
   return value * factor;
+}
+
+// Looked at before the measuring, which takes minutes.
+bool can_write(const std::string& path) {
+  if (path.empty() || std::ofstream(path, std::ios::app)) return true;
+  fmt::print(stderr, "aliquot bench: cannot write {}: {}\n", path,
+             std::strerror(errno));
+  return false;
 }
 
 int run_cases(Team& team, const CollOptions& options) {
@@ -98,8 +109,9 @@ void add_coll(CLI::App* bench, int* code) {
       ->check(CLI::Validator(
           [](std::string& name) {
             Op op;
-            return op_from_name(name, &op) ? std::string()
-                                           : "unknown operation " + name;
+            return op_from_name(name, &op)
+                       ? std::string()
+                       : fmt::format("there is no operation \"{}\"", name);
           },
           "OP"))
       ->capture_default_str();
@@ -130,7 +142,7 @@ void add_coll(CLI::App* bench, int* code) {
     for (const std::string& text : *sizes) {
       options->sizes.push_back(parse_size(text));
     }
-    *code = bench_coll(*options);
+    *code = can_write(options->json) ? bench_coll(*options) : 1;
   });
 }
 
@@ -139,7 +151,7 @@ void add_call(CLI::App* bench, int* code) {
       "call", "One call beside its data, and the first call after init");
   auto json = std::make_shared<std::string>();
   sub->add_option("--json", *json, "Also write JSON to this file");
-  sub->callback([=] { *code = bench_call(*json); });
+  sub->callback([=] { *code = can_write(*json) ? bench_call(*json) : 1; });
 }
 
 }  // namespace

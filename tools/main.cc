@@ -12,18 +12,26 @@
 
 namespace {
 
-// Says which commands there are when the first word is none of them.
-bool is_known(const CLI::App& app, const std::string& word) {
-  if (word.starts_with("-")) return true;  // the parser's
+// Says which commands there are when the next word is none of them; words are
+// in the parser's order, last first.
+bool is_known(const CLI::App& app, const std::vector<std::string>& words,
+              const std::string& path) {
+  std::string word = words.empty() ? "" : words.back();
+  if (word == "-h" || word == "--help") return true;
   std::string names;
   for (const CLI::App* sub : app.get_subcommands(nullptr)) {
-    if (sub->get_name() == word) return true;
+    if (sub->get_name() == word) {
+      return sub->get_require_subcommand_min() == 0 ||
+             is_known(*sub, {words.begin(), words.end() - 1},
+                      path + " " + word);
+    }
     names += " " + sub->get_name();
   }
+  const char* kind = word.starts_with("-") ? "option" : "command";
   fmt::print(stderr,
-             "aliquot {}; it has:{}\nRun with --help for more information.\n",
+             "{} {}; it has:{}\nRun with --help for more information.\n", path,
              word.empty() ? "needs a command"
-                          : fmt::format("has no command \"{}\"", word),
+                          : fmt::format("has no {} \"{}\"", kind, word),
              names);
   return false;
 }
@@ -54,6 +62,7 @@ int main(int argc, char** argv) {
     tail.assign(cut, words.end());
     words.erase(cut, words.end());
   }
+  if (!words.empty() && words[0] == "--version") words[0] = "version";
   std::reverse(words.begin(), words.end());  // as the parser wants them
   int code = 0;
   add_run(app, tail, &code);
@@ -61,7 +70,7 @@ int main(int argc, char** argv) {
   add_bench(app, &code);
   add_blame(app, &code);
   add_version(app, &code);
-  if (!is_known(app, words.empty() ? "" : words.back())) return kUsage;
+  if (!is_known(app, words, "aliquot")) return kUsage;
   try {
     app.parse(words);
   } catch (const CLI::ParseError& error) {

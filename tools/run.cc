@@ -46,7 +46,9 @@ void add_run(CLI::App& app, const std::vector<std::string>& tail, int* code) {
   sub->callback([=] {
     options->command = command_of(sub->remaining(), tail);
     if (options->command.empty()) {
-      throw CLI::RequiredError("A command, as in: aliquot run -n 4 -- ./train");
+      throw CLI::ValidationError(
+          "aliquot run: a command is missing, as in: aliquot run -n 4 -- "
+          "./train");
     }
     if (options->command[0].starts_with('-')) {
       throw CLI::ValidationError(fmt::format(

@@ -35,6 +35,7 @@ OPS = ["all_reduce", "reduce_scatter", "all_gather"]
 ROOTED = ["gather", "scatter"]  # against Gloo alone
 # How long one turn takes, and how many there are.
 BATCH_S, MOST_CALLS = 0.008, 2000
+WARM_UP = 20  # calls; ours have chosen their way by then
 ROUNDS, LARGE_ROUNDS = 15, 9
 
 # Most of ours / theirs.
@@ -80,7 +81,7 @@ class Bench:
               flush=True)
 
     def calls(self, world: World, entry: Entry, op: str, size: int) -> int:
-        world.run(op, size, entry.buffers, 2)
+        world.run(op, size, entry.buffers, WARM_UP)
         once = world.run(op, size, entry.buffers, 3)
         return max(1, min(MOST_CALLS, int(BATCH_S / once)))
 
@@ -142,11 +143,14 @@ class Bench:
                 return json.load(file)
 
     def floors(self) -> None:
-        found = self.json_of(
-            "coll", "--ops", ",".join(OPS), "--buffers", "shared,private",
-            "--sizes", ",".join(str(size) for size in self.options.sizes))
-        self.results["floors"] = found["results"]
-        self.results["noisy"] |= bool(found["noisy"])
+        for fresh in (True, False):
+            found = self.json_of(
+                "coll", "--ops", ",".join(OPS), "--buffers", "shared,private",
+                "--sizes", ",".join(str(size) for size in self.options.sizes),
+                *(["--fresh"] if fresh else []))
+            self.results["floors"] += [dict(line, fresh=fresh)
+                                       for line in found["results"]]
+            self.results["noisy"] |= bool(found["noisy"])
         self.results["call"] = self.json_of("call")
 
     def run(self) -> None:
@@ -178,14 +182,22 @@ def versions() -> Dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--build", default=os.path.join(ROOT, "build/release"))
-    parser.add_argument("--ranks", default="2,4")
-    parser.add_argument("--sizes", default=",".join(SIZES))
+    parser = argparse.ArgumentParser(
+        description="Collectives of ours, Open MPI and Gloo in turn in one "
+                    "run, and the floors of the same machine.")
+    parser.add_argument("--build", default=os.path.join(ROOT, "build/release"),
+                        help="the build to measure (build/release)")
+    parser.add_argument("--ranks", default="2,4",
+                        help="numbers of ranks (2,4)")
+    parser.add_argument("--sizes", default=",".join(SIZES),
+                        help=f"some of {','.join(SIZES)} (all)")
     parser.add_argument("--out", default="", help="write PATH.md and PATH.json")
     options = parser.parse_args()
-    options.ranks = [int(text) for text in options.ranks.split(",")]
-    options.sizes = [SIZES[text] for text in options.sizes.split(",")]
+    try:
+        options.ranks = [int(text) for text in options.ranks.split(",")]
+        options.sizes = [SIZES[text] for text in options.sizes.split(",")]
+    except (ValueError, KeyError) as wrong:
+        parser.error(f"no such number of ranks, or size: {wrong}")
     facts, begin = versions(), time.monotonic()
     bench = Bench(options)
     bench.run()

@@ -22,6 +22,12 @@ process_vm_readv, not bound to cores; "heap kept" has glibc keep freed memory
 (`MALLOC_MMAP_MAX_=0`, `MALLOC_TRIM_THRESHOLD_`), for what Open MPI allocates in
 each call costs page faults otherwise. Gloo is that of PyTorch, called from
 Python, over the loopback interface.
+
+A bare loop does the reads and writes of an operation on memory that all ranks
+map, without any of the library. Sources "written before each operation" are
+what a program has after a computation. Those "left as they were" lie in the
+caches of all cores that read them, so up to some MiB a bare loop on them moves
+nothing from core to core, which private memory of another process always must.
 """
 
 NAMES = {"open_mpi_kept": "Open MPI, heap kept", "open_mpi": "Open MPI",
@@ -88,9 +94,11 @@ def floor_most(line: Dict[str, Any]) -> Optional[float]:
     return FLOOR[line["buffers"]] if line["bytes"] >= FLOOR_FROM else None
 
 
-def floor_rows(results: Dict[str, Any]) -> List[List[str]]:
+def floor_rows(results: Dict[str, Any], fresh: bool) -> List[List[str]]:
     rows = []
     for line in results["floors"]:
+        if line["fresh"] != fresh:
+            continue
         most = floor_most(line)
         rows.append([
             line["op"], size_text(line["bytes"]), line["buffers"],
@@ -139,9 +147,13 @@ def text(results: Dict[str, Any], facts: Dict[str, str]) -> str:
             "operation", "size", "our buffers", "against", "ours, us",
             "theirs, us", "ratio", "target", "verdict"],
             peer_rows(results, ranks))
-    lines += table("Bare loops of the same reads and writes, 2 ranks", [
-        "operation", "size", "buffers", "place", "ours, us", "bare, us",
-        "ratio", "target", "verdict"], floor_rows(results))
+    for fresh, sources in ((True, "written before each operation"),
+                           (False, "left as they were")):
+        lines += table("Bare loops of the same reads and writes, 2 ranks, "
+                       "sources " + sources, [
+                           "operation", "size", "buffers", "place", "ours, us",
+                           "bare, us", "ratio", "target", "verdict"],
+                       floor_rows(results, fresh))
     lines += table("One call", ["what", "", "target", "verdict"], [
         [what, shown, "%g" % most, verdict(value, most, noisy)]
         for what, shown, value, most in call_lines(results)])

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Tuple
 
 import torch_report
 from measure import (MOST_OTHERS, Entry, Plan, Samples, alternate, better_mode,
-                     cores, health, peaks, quantile, ratio)
+                     cores, health, peaks, quantile, ratio, spread)
 from worlds import Worlds
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(
@@ -35,6 +35,7 @@ TARGETS: Dict[Tuple[Entry, str], Dict[int, Dict[int, float]]] = {
         (2, 4), {64: 1.25, 256: 1.08, 1024: 1.05}),
     (("ours-ddp", "on"), "ours-ddp"): {},
 }
+PSS_RUNS = 3  # of fresh processes: how their heaps lie is chance
 PSS_TARGETS = {64: 0.65, 1024: 0.85}
 # Who takes turns with whom, by ranks: as many at once as memory holds.
 FIELDS = {2: [["fsdp2", "ours-fsdp", "ours-fsdp-copy"], ["ddp", "ours-ddp"]],
@@ -109,18 +110,19 @@ class Bench:
     def memory(self, size: int) -> None:
         names = ALONE[size][:2] if self.options.quick else ALONE[size]
         tokens = [t for t in (64, 1024) if t in self.options.tokens]
-        base: Dict[int, int] = {}
+        runs = [{name: peaks(name, size, tokens) for name in names}
+                for _ in range(PSS_RUNS)]
         for name in names:
-            found = peaks(name, size, tokens)
-            base = base or found
-            for count, peak in found.items():
-                part = peak / base[count]
+            for count in tokens:
+                found = spread([run[name][count] for run in runs])
+                base = spread([run[names[0]][count] for run in runs])["median"]
+                part = found["median"] / base
                 ours = name.startswith("ours-fsdp")
                 self.say("%d ranks, %4d tokens: %s: peak PSS %.0f MB, %.2f of "
-                         "FSDP2's" % (size, count, NAMES[name], peak / 1e6,
-                                      part))
+                         "FSDP2's" % (size, count, NAMES[name],
+                                      found["median"] / 1e6, part))
                 self.results["memory"].append(dict(
-                    ranks=size, tokens=count, who=NAMES[name], bytes=peak,
+                    ranks=size, tokens=count, who=NAMES[name], **found,
                     ratio=None if name == names[0] else part,
                     target=PSS_TARGETS[count] if ours else None))
 
@@ -144,12 +146,17 @@ def machine() -> Dict[str, str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(
+        description="Step time and memory of a PyTorch model under torch's "
+                    "DDP and FSDP2 and under aliquot.torch.shard.")
     parser.add_argument("--quick", action="store_true",
                         help="2 ranks, 64 and 256 tokens, few rounds")
-    parser.add_argument("--ranks", type=numbers)
-    parser.add_argument("--tokens", type=numbers)
-    parser.add_argument("--no-memory", dest="memory", action="store_false")
+    parser.add_argument("--ranks", type=numbers,
+                        help="numbers of ranks, such as 2,4")
+    parser.add_argument("--tokens", type=numbers,
+                        help="tokens per rank: some of 64,256,1024")
+    parser.add_argument("--no-memory", dest="memory", action="store_false",
+                        help="leave the table of memory out")
     parser.add_argument("--out", default="",
                         help="write PATH.md and PATH.json")
     parser.add_argument("--command", default=os.path.join(
@@ -159,6 +166,8 @@ def main() -> int:
     options.ranks = options.ranks or ([2] if options.quick else [2, 4])
     options.tokens = options.tokens or (
         [64, 256] if options.quick else [64, 256, 1024])
+    if not set(options.tokens) <= set(PLANS):
+        parser.error("--tokens: some of " + ",".join(map(str, PLANS)))
     facts, begin = machine(), time.monotonic()
     bench = Bench(options)
     bench.run()

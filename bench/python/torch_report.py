@@ -18,7 +18,8 @@ was faster. Ratios are medians of neighbouring turns, with the range of the
 middle 80 %. "No comm" is our own engine in the same processes and memory with
 communication switched off (fault point `engine.comm`): all of its own work is
 done, no data moves between ranks and none is waited for. PSS is a rank's
-largest while the contestant trains alone.
+largest while the contestant trains alone: the median of three runs of fresh
+processes, since how the C library's heap lies is chance.
 """
 
 
@@ -55,7 +56,8 @@ def memory_rows(results: Dict[str, Any]) -> List[List[str]]:
         target = line["target"]
         rows.append([
             str(line["ranks"]), str(line["tokens"]), line["who"],
-            "%.0f" % (line["bytes"] / 1e6),
+            "%.0f [%.0f-%.0f]" % tuple(
+                line[key] / 1e6 for key in ("median", "low", "high")),
             "" if line["ratio"] is None else "%.2f" % line["ratio"],
             "" if target is None else "%.2f" % target,
             verdict(line["ratio"] or 0, target, False)])

@@ -196,8 +196,8 @@ typedef struct alq_open_desc {
    * this many bytes that one rank has for another, private memory is copied
    * through shared memory instead of read by a system call; stage_streams=0 or
    * 1: it, and results that peers read next, are written through or past the
-   * caches.  All three are measured when the world is made, and the last now and
-   * then after that, unless given.
+   * caches.  All three are measured when the world is made, and the faster way
+   * is looked for now and then after that, unless they are given.
    * cuda_library=PATH, nccl_library=PATH, cublas_library=PATH: load exactly
    * this; library_dirs=PATH:PATH: look for the last two here before the
    * system's places.  cuda_image=PATH: GPU kernels of this file instead of the

@@ -56,6 +56,10 @@ class Misuse(unittest.TestCase):
             for mesh in ("x=2", "dp_shards=2"):
                 with self.assertRaisesRegex(ValueError, "dp_shard"):
                     at.shard(tm.make(), "fsdp", context.mesh(mesh))
+            with self.assertRaisesRegex(TypeError, "not int"):
+                at.shard(3, "fsdp", context)
+            with self.assertRaisesRegex(TypeError, "'prefetsch'.*prefetch"):
+                at.shard(tm.make(), "fsdp", context, prefetsch=1)
             with self.assertRaisesRegex(TypeError, "give classes"):
                 at.shard(tm.make(), "fsdp", context, ["Block"])
             with self.assertRaisesRegex(ValueError, "lr is -1"):

@@ -19,9 +19,9 @@ namespace {
 constexpr int64_t kSmall = 32768, kLarge = 262144;
 constexpr int kTimes = 6, kTries = 24;   // the fastest counts
 constexpr int64_t kTimeNs = 10'000'000;  // a busy machine gets no more
-// Beyond, buffers lie on huge pages, which are read much faster than what is
-// measured here.
-constexpr int64_t kMost = int64_t{2} << 20;
+// Where the lines do not cross.
+constexpr int64_t kMost = int64_t{1} << 40;
+constexpr int64_t kUncached = int64_t{4} << 20;
 
 // Rank 0's `staged` word when it has stored the result: above all meetings and
 // below all tickets of operations.
@@ -244,6 +244,14 @@ void back(const GroupCore& core) {
 #endif
 }
 
+// What does not fit into caches is read much more slowly than was measured, and
+// faster again once it lies on huge pages: it is staged until trials know.
+void stage_large(Header& header, Moved what, bool streams) {
+  for (int64_t bytes = kUncached; bytes <= kMost; bytes *= 2) {
+    header.ways[moved_kind(what, bytes)].store(streams ? kStreamed : kCached);
+  }
+}
+
 // All leave the join at about the same time.
 void await_result(const GroupCore& core) {
   auto poll = [&](bool) {
@@ -276,25 +284,21 @@ void calibrate(GroupCore& core) {
   header.stage_sums.store(context.stage_sums.value_or(limits.sums));
   header.stage_copies.store(context.stage_copies.value_or(limits.copies));
   const bool streams = context.stage_streams.value_or(limits.streams);
-  header.streamed.store(streams ? (1u << kStoreKinds) - 1 : 0);
+  header.streams.store(streams);
+  if (!context.stage_sums.has_value()) {
+    stage_large(header, Moved::kSums, streams);
+  }
+  if (!context.stage_copies.has_value()) {
+    stage_large(header, Moved::kCopies, streams);
+  }
   core.self().staged.value.store(kMeasured);
   core.ring_peers();
-}
-
-void try_stores(World& world, int32_t kind, uint64_t like, int64_t begun) {
-  if (world.context->stage_streams.has_value()) return;
-  std::unique_lock lock(world.trial_mutex, std::try_to_lock);
-  if (!lock.owns_lock()) return;
-  const int64_t now = now_ns();
-  if (world.trials[kind].ended(like, now - begun, now)) {
-    world.control.header().streamed.fetch_xor(1u << kind);
-  }
 }
 
 StageLimits stage_limits(const World& world) {
   const Header& header = world.control.header();
   return {header.stage_sums.load(), header.stage_copies.load(),
-          header.streamed.load() != 0};
+          header.streams.load()};
 }
 
 }  // namespace aliquot::mem

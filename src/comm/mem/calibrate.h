@@ -8,7 +8,8 @@
 // used up to where the lines cross.  They also try whether windows are better
 // filled past the caches (kernels/cpu/copy_cold.cc).
 //
-// The result lies in the world's control block, so that all ranks choose alike.
+// The result lies in the world's control block and is a first answer: trials
+// follow the machine and the buffers (way_trial.h).
 // Cost: a few milliseconds when the world is made, of rank 0 and one other, and
 // not many more on a busy machine, which gets fixed limits instead.
 #pragma once
@@ -36,9 +37,5 @@ int64_t crossing(const Trials& trials);
 void calibrate(GroupCore& core);
 
 StageLimits stage_limits(const World& world);
-
-// An operation of rank 0 of this store_kind has taken the time since `begun`:
-// see StoreTrial.  A hint settles the matter.
-void try_stores(World& world, int32_t kind, uint64_t like, int64_t begun);
 
 }  // namespace aliquot::mem

@@ -1,8 +1,11 @@
-// Where an operation's data lies: announced to peers, found at peers.
+// Where an operation's data lies, announced to peers and found at peers, and
+// which way it goes.
 #include <cstring>
 
+#include "comm/mem/algorithms.h"
 #include "comm/mem/coll_op.h"
 #include "comm/mem/staged.h"
+#include "comm/mem/ways.h"
 
 namespace aliquot::mem {
 
@@ -32,6 +35,8 @@ void CollOp::locate() {
   Slot& slot = core.control.slot(me, number);
   const bool asks =
       !core.one_process && core.world->cma && core.world->context->huge_pages;
+  const bool reads =
+      way_now(*core.world, private_kind(), largest_part(*this)) == kRead;
   auto fill = [&](const void* data, int64_t n, std::shared_ptr<Segment>* hold) {
     Location at{};
     if (n == 0) return at;
@@ -41,7 +46,8 @@ void CollOp::locate() {
     at.bytes = n;
     *hold = core.world->segments->find(data, n);
     if (*hold == nullptr) {
-      if (asks) counts.syscalls += core.world->huge_pages.comes(data, n);
+      if (asks && reads)
+        counts.syscalls += core.world->huge_pages.comes(data, n);
       return at;
     }
     const SegmentRef& ref = (*hold)->ref();
@@ -58,6 +64,21 @@ void CollOp::locate() {
   int64_t dst_bytes = part_total() * out_size;
   slot.dst =
       exposes_dst ? fill(coll.dst, dst_bytes, &dst_segment_) : Location{};
+}
+
+Moved CollOp::private_kind() const {
+  return is_reduction(coll.kind) ? Moved::kSums : Moved::kCopies;
+}
+
+void CollOp::choose_ways() {
+  Slot& slot = core.control.slot(me, number);
+  const int64_t bytes = largest_part(*this);
+  slot.mapped_way = way_now(*core.world, Moved::kResults, bytes);
+  slot.private_way = way_now(*core.world, private_kind(), bytes);
+  // Sizes differ between ranks, and so would the numbers of windows.
+  if (coll.kind == CollKind::kAllToAllV && core.world->cma) {
+    slot.private_way = kRead;
+  }
 }
 
 Status CollOp::resolve(Location Slot::*which) {

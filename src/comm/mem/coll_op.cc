@@ -4,9 +4,9 @@
 #include <cstring>
 
 #include "comm/mem/algorithms.h"
-#include "comm/mem/calibrate.h"
 #include "comm/mem/call.h"
 #include "comm/mem/poison.h"
+#include "comm/mem/ways.h"
 #include "comm/mem/whereabouts.h"
 
 namespace aliquot::mem {
@@ -115,6 +115,7 @@ void CollOp::announce() {
     counted_copy(*this, slot.payload, coll.src, readable_bytes(), false);
   } else {
     locate();
+    if (me == 0) choose_ways();
     if (coll.kind == CollKind::kAllToAllV) announce_pairs();
   }
   slot.seq.store(number);
@@ -222,24 +223,26 @@ Step CollOp::choose() {
     return Step::kProgress;
   }
   bool foreign_private = false;
+  const World& world = *core.world;
   for (int32_t q = 0; q < size && size > 1 && !core.one_process; ++q) {
     foreign_private |=
         slot(q).src.kind == kPrivate || slot(q).dst.kind == kPrivate;
   }
-  const StageLimits limits = stage_limits(*core.world);
-  bool small = largest_part(*this) <=
-               (is_reduction(coll.kind) ? limits.sums : limits.copies);
-  // Ranks must choose alike, and here their sizes differ.
-  if (coll.kind == CollKind::kAllToAllV) small = false;
-  if (foreign_private && (small || !core.world->cma)) {
+  const Slot& first = slot(0);
+  way_ = foreign_private ? first.private_way : first.mapped_way;
+  if (foreign_private) moved_ = private_kind();
+  const bool results = coll.kind == CollKind::kAllReduce && size > 1;
+  const bool one_size = coll.kind != CollKind::kAllToAllV;
+  if (world.rank == 0 && one_size && (foreign_private || results)) {
+    moving_ = now_ns();
+  }
+  if (foreign_private && way_ != kRead) {
     run_ = chosen.staged;
-    streams_stage = choose_stores(true);
+    streams_stage = way_ == kStreamed;
     return Step::kProgress;
   }
   run_ = chosen.direct;
-  if (coll.kind == CollKind::kAllReduce && size > 1) {
-    streams_dst = choose_stores(false);
-  }
+  streams_dst = results && first.mapped_way == kStreamed;
   bool read_by_peers = readable_bytes() > 0;
   drain_ = size > 1 && read_by_peers &&
            (coll.kind == CollKind::kAllReduce || !coll.source_stable);
@@ -248,13 +251,6 @@ Step CollOp::choose() {
   reading_ = size > 1 && core.shares_process;
   Status status = resolve(&Slot::src);
   return status.ok() ? Step::kProgress : fail(std::move(status));
-}
-
-bool CollOp::choose_stores(bool staged) {
-  World& world = *core.world;
-  store_kind_ = store_kind(staged, largest_part(*this));
-  if (world.rank == 0) moving_ = now_ns();
-  return (world.control.header().streamed.load() >> store_kind_ & 1) != 0;
 }
 
 Step CollOp::run() {
@@ -372,7 +368,8 @@ Step CollOp::finish() {
     uint64_t like = static_cast<uint64_t>(part_total() * in_size);
     like = like << 10 | static_cast<uint64_t>(coll.kind) << 6 |
            static_cast<uint64_t>(size - 1);
-    try_stores(*core.world, store_kind_, like, moving_);
+    try_ways(*core.world, moved_kind(moved_, largest_part(*this)), way_, like,
+             moving_);
   }
   if (said_where_) {
     say_where(core, failed ? "after giving up " + what() : "");

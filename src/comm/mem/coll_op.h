@@ -95,7 +95,8 @@ class CollOp : public Op {
   void announce();
   Status compare();
   Step choose();
-  bool choose_stores(bool staged);
+  void choose_ways();
+  Moved private_kind() const;
   Step run();
   Step waiting(bool slow);
   Step finish();
@@ -121,7 +122,8 @@ class CollOp : public Op {
   int64_t deadline_ = 0;
   int64_t started_ = 0;
   int64_t moving_ = 0;  // since when, 0: not timed
-  int32_t store_kind_ = 0;
+  Way way_ = kAsMeasured;
+  Moved moved_ = Moved::kResults;
   const uint64_t recorded_;          // by the flight recorder
   int64_t chunk_ = 0;                // all-reduce: elements of a rank's chunk
   Line Member::*awaited_ = nullptr;  // null: the slots

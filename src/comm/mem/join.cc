@@ -210,8 +210,8 @@ Result<std::shared_ptr<Group>> MemJoin::connect(
   }
   ALQ_TRY(check_control(*world->segment, world->size, "world"));
   world->control = Control(world->segment->data(), world->size);
-  world->runner->use_bell(&world->control.bell(world->rank), world->segment,
-                          world->size);
+  world->runner->use_bells(&world->control.bell(0), world->rank, world->size,
+                           world->segment);
   world->segments->set_on_free(
       [w = std::weak_ptr<World>(world)](uint64_t nonce) {
         auto alive = w.lock();

@@ -17,6 +17,7 @@
 #include <cstdint>
 
 #include "comm/call.h"
+#include "comm/mem/way_trial.h"
 #include "device/cpu/bell.h"
 #include "device/cpu/segment.h"
 
@@ -26,7 +27,7 @@ constexpr int32_t kMaxRanks = 64;
 constexpr int64_t kInlineBytes = 4096;    // payload that travels in the slot
 constexpr int64_t kStageBytes = 1048576;  // a rank's staging windows
 constexpr uint64_t kControlMagic = 0x316b636f6c627141;
-constexpr uint32_t kProtocolVersion = 2;
+constexpr uint32_t kProtocolVersion = 3;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(kMaxRanks <= 64);  // sets of ranks are words
@@ -53,6 +54,8 @@ struct alignas(64) Slot {
   Location src, dst;
   char label[16];  // of the call; the end of a long one
   double factor;   // of a premultiplied sum; each rank has its own
+  // Rank 0's choice for all: where ranks map all memory, and where they do not.
+  Way mapped_way, private_way;
   alignas(64) std::byte payload[kInlineBytes];
 };
 
@@ -141,8 +144,8 @@ struct alignas(64) Header {
   int64_t bytes;
   // Of the world: what calibrate() found.
   std::atomic<int64_t> stage_sums, stage_copies;
-  // Bit i: operations of store_kind i write what peers read past the caches.
-  std::atomic<uint32_t> streamed;
+  std::atomic<bool> streams;
+  std::atomic<Way> ways[kMovedKinds];  // what trials found since
 };
 
 class Control {
@@ -190,7 +193,7 @@ class Control {
   }
 
  private:
-  static constexpr int64_t kPoisonOffset = 64;
+  static constexpr int64_t kPoisonOffset = 128;
   static constexpr int64_t kBellOffset = 1024;
   static constexpr int32_t kSpareTries = 3;
   static int64_t member_offset(int32_t size) {
@@ -226,6 +229,6 @@ class Control {
   std::byte* base_ = nullptr;
   int32_t size_ = 0;
 };
-static_assert(sizeof(Header) <= 64 && sizeof(Poison) <= 1024 - 64);
+static_assert(sizeof(Header) <= 128 && sizeof(Poison) <= 1024 - 128);
 
 }  // namespace aliquot::mem

@@ -10,7 +10,7 @@
 #include "base/context.h"
 #include "comm/mem/huge_pages.h"
 #include "comm/mem/layout.h"
-#include "comm/mem/store_trial.h"
+#include "comm/mem/way_trial.h"
 #include "device/cpu/cpu_device.h"
 
 namespace aliquot::mem {
@@ -64,7 +64,7 @@ struct World {
   PeerMaps maps;
   HugePages huge_pages;
   std::mutex trial_mutex;
-  StoreTrial trials[kStoreKinds];  // of rank 0
+  WayTrial trials[kMovedKinds];  // of rank 0
 
   // The groups of this rank that are alive, for abort.
   std::mutex groups_mutex;

@@ -18,6 +18,7 @@ namespace aliquot {
 struct alignas(64) Bell {
   std::atomic<uint32_t> rings{0};
   std::atomic<uint32_t> sleepers{0};
+  std::atomic<int32_t> core{-1};  // where the rank last waited
 };
 static_assert(sizeof(Bell) == 64);
 static_assert(std::atomic<uint32_t>::is_always_lock_free);

@@ -12,6 +12,8 @@ namespace {
 
 constexpr int kSpins = 200;
 constexpr int kYields = 4;
+// After so many pauses it is looked who else is on the core.
+constexpr int kLook = 8;
 // An upper bound of one sleep, so that deadlines are looked at.
 constexpr int64_t kTickNs = 100'000'000;
 
@@ -62,19 +64,39 @@ void Runner::end_progress_thread() {
   stop_.store(true);
   work_word_.fetch_add(1);
   futex_wake_all(work_word_);
-  bell_.load()->rings.fetch_add(1);
-  futex_wake_all(bell_.load()->rings);
+  bell().rings.fetch_add(1);
+  futex_wake_all(bell().rings);
   thread_.join();
 }
 
-void Runner::use_bell(Bell* bell, std::shared_ptr<void> owner, int32_t ranks) {
+void Runner::use_bells(Bell* bells, int32_t rank, int32_t ranks,
+                       std::shared_ptr<void> owner) {
   std::lock_guard lock(queues_mutex_);
-  bell_owners_.push_back(std::move(owner));
+  used_.push_back({bells, rank, ranks, std::move(owner)});
   spins_.store(ranks > online_cores() ? 0 : kSpins);
-  Bell* old = bell_.exchange(bell);
+  const Bells* before = bells_.exchange(&used_.back());
   // Whoever sleeps on the old one must move over.
-  old->rings.fetch_add(1);
-  futex_wake_all(old->rings);
+  Bell& old = before->all[before->rank];
+  old.rings.fetch_add(1);
+  futex_wake_all(old.rings);
+}
+
+// Where another rank was seen last is where this one is now.
+bool Runner::shares_core() const {
+  const Bells& bells = *bells_.load();
+  const int32_t core = sched_getcpu();
+  Bell& own = bells.all[bells.rank];
+  if (own.core.load(std::memory_order_relaxed) != core) own.core.store(core);
+  for (int32_t r = 0; r < bells.ranks; ++r) {
+    if (r != bells.rank && bells.all[r].core.load() == core) return true;
+  }
+  return false;
+}
+
+// Once per tick of the coarse clock.
+bool Runner::may_part() {
+  const int64_t now = coarse_ns();
+  return parted_.exchange(now) != now;
 }
 
 std::shared_ptr<Queue> Runner::create_queue(std::string name) {
@@ -139,6 +161,8 @@ bool Runner::wait(Poll poll, Deadline deadline, WaitCounts* counts) {
     slow = false;
     if (step == Step::kProgress) {
       idle = 0;
+    } else if (idle == kLook && idle < spins && shares_core()) {
+      idle = may_part() ? spins + kYields : spins;
     } else if (idle < spins) {
       ++idle;
       cpu_pause();
@@ -163,15 +187,15 @@ bool Runner::wait(Poll poll, Deadline deadline, WaitCounts* counts) {
 // Announces itself, looks once more, then sleeps until the bell rings.  *step
 // is what the second look found; it slept only if that was kWaiting.
 void Runner::sleep(Poll poll, int64_t ns, Step* step) {
-  Bell* bell = bell_.load();
-  bell->sleepers.fetch_add(1);
-  uint32_t seen = bell->rings.load();
+  Bell& own = bell();
+  own.sleepers.fetch_add(1);
+  uint32_t seen = own.rings.load();
   *step = poll_all(poll, true);
   if (busy()) ns = std::min(ns, first_wake() - now_ns());
-  if (*step == Step::kWaiting && bell == bell_.load()) {
-    futex_wait(bell->rings, seen, std::max<int64_t>(ns, 1000));
+  if (*step == Step::kWaiting && &own == &bell()) {
+    futex_wait(own.rings, seen, std::max<int64_t>(ns, 1000));
   }
-  bell->sleepers.fetch_sub(1);
+  own.sleepers.fetch_sub(1);
 }
 
 void Runner::wake() {

@@ -6,10 +6,13 @@
 // asked for, does the same while the caller computes.
 //
 // Waiting: up to 200 pauses (none where ranks outnumber cores), a few yields,
-// then sleep on the rank's bell.
+// then sleep on the rank's bell.  A rank that shares its core with another,
+// though there is one for each, gives it up at once; now and then by a sleep,
+// for who is woken is put on an idle core, and who yields is not.
 #pragma once
 
 #include <atomic>
+#include <deque>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -53,11 +56,12 @@ class Runner {
 
   Context& context() const { return *context_; }
 
-  // From now on sleep on this bell, which peers ring; owner keeps it mapped.
-  // ranks: how many share the host's cores.
-  void use_bell(Bell* bell, std::shared_ptr<void> owner, int32_t ranks);
+  // From now on sleep on bell number `rank` of these, one for each of the ranks
+  // that share the host's cores; owner keeps them mapped.
+  void use_bells(Bell* bells, int32_t rank, int32_t ranks,
+                 std::shared_ptr<void> owner);
   // Wakes all threads of this rank that sleep.  Returns system calls made.
-  int ring_self() { return ring(*bell_.load()); }
+  int ring_self() { return ring(bell()); }
 
   std::shared_ptr<Queue> create_queue(std::string name);
   // The queue at this address, or null.
@@ -81,7 +85,18 @@ class Runner {
 
  private:
   using Queues = std::vector<std::shared_ptr<Queue>>;
+  struct Bells {
+    Bell* all;
+    int32_t rank, ranks;
+    std::shared_ptr<void> owner;
+  };
 
+  Bell& bell() const {
+    const Bells* bells = bells_.load();
+    return bells->all[bells->rank];
+  }
+  bool shares_core() const;
+  bool may_part();
   void progress_loop();
   void end_progress_thread();
   void sleep(Poll poll, int64_t ns, Step* step);
@@ -91,9 +106,10 @@ class Runner {
 
   const std::shared_ptr<Context> context_;
   Bell own_bell_;
-  std::atomic<Bell*> bell_{&own_bell_};
-  std::vector<std::shared_ptr<void>> bell_owners_;
+  std::deque<Bells> used_{{&own_bell_, 0, 1, nullptr}};
+  std::atomic<const Bells*> bells_{&used_.front()};
   std::atomic<int> spins_{200};
+  std::atomic<int64_t> parted_{0};  // coarse_ns() of the last sleep to part
 
   std::mutex queues_mutex_;
   std::shared_ptr<const Queues> queues_ = std::make_shared<Queues>();

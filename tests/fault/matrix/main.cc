@@ -91,12 +91,17 @@ bool in_sample(size_t i, int sample, int repeat) {
          repeat % sample;
 }
 
-int run_all(const Options& o) {
-  Report report;
+std::vector<Run> chosen_runs(const Options& o) {
   std::vector<Run> runs;
   for (const Run& run : all_runs()) {
     if (run.text().find(o.only) != std::string::npos) runs.push_back(run);
   }
+  return runs;
+}
+
+int run_all(const Options& o) {
+  Report report;
+  std::vector<Run> runs = chosen_runs(o);
   std::fflush(stdout);
   for (int repeat = 0; repeat < o.repeat; ++repeat) {
     for (size_t i = 0; i < runs.size(); ++i) {
@@ -134,11 +139,15 @@ int main(int argc, char** argv) {
   using namespace aliquot::test;
   Options o;
   if (!parse(argc, argv, &o)) {
-    fmt::print(stderr, "fault_matrix: see the head of main.cc\n");
+    fmt::print(stderr,
+               "usage: fault_matrix [--sample N] [--repeat N] [--only TEXT] "
+               "[--defaults]\n"
+               "                    [--report FILE] [--check FILE] [--list]\n"
+               "docs/testing.md says more\n");
     return 2;
   }
   if (o.list) {
-    for (const Run& run : all_runs()) fmt::print("{}\n", run.text());
+    for (const Run& run : chosen_runs(o)) fmt::print("{}\n", run.text());
     return 0;
   }
   signal(SIGALRM, hang);

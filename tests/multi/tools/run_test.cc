@@ -171,7 +171,9 @@ BOOST_AUTO_TEST_CASE(wrong_command_lines_are_explained) {
         Case{{"run", "-n", "2", "--bogus", "true"}, "--bogus"},
         Case{{"run", "-n", "2", "--output", "z", "true"}, "z"},
         Case{{}, "needs a command"}, Case{{"fly"}, "fly"},
-        Case{{"bench"}, "subcommand"},
+        Case{{"--fly"}, "no option \"--fly\"; it has: run"},
+        Case{{"bench"}, "aliquot bench needs a command; it has: coll call"},
+        Case{{"bench", "joins"}, "no command \"joins\"; it has: coll call"},
         Case{{"bench", "coll", "--sizes", "4X"}, "4K"},
         Case{{"bench", "coll", "--ops", "sum"}, "sum"}}) {
     Outcome o = aliquot(c.arguments);

@@ -9,6 +9,13 @@
         optimizer.zero_grad()
 """
 
+try:
+    import torch as _torch  # noqa: F401
+except ModuleNotFoundError as _missing:
+    raise ModuleNotFoundError(
+        "aliquot.torch needs PyTorch (pip install torch)",
+        name=_missing.name) from None
+
 from . import distributed as _distributed  # registers the backend
 from ._api import (abandon, close, commit, gathered, hold, join,
                    load_sharded_state_dict, microbatch, no_sync, plan_text,

@@ -31,6 +31,10 @@ class Options:
 STRATEGIES = ("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp", "single")
 
 
+PLAN_OPTIONS = ("prefetch", "max_open", "reshard", "defer", "gather",
+                "progress", "cap_bytes", "nesting")
+
+
 def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
           units: Iterable[Choice] = (), *, microbatches: int = 1,
           optimizer: Optional[str] = None, dtype: Optional[torch.dtype] = None,
@@ -54,8 +58,15 @@ def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
     plan's: prefetch, max_open, reshard, defer, gather, progress,
     cap_bytes, nesting.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError("shard() takes a torch.nn.Module, not %s" %
+                        type(model).__name__)
     if getattr(model, "_aliquot_runtime", None) is not None:
         raise ValueError("the model is sharded already")
+    for key in plan:
+        if key not in PLAN_OPTIONS:
+            raise TypeError("shard() has no option %r; those of the plan are %s"
+                            % (key, ", ".join(PLAN_OPTIONS)))
     if optimizer not in (None, "torch"):
         raise ValueError("optimizer=%r: leave it out, or \"torch\"" %
                          (optimizer,))
