@@ -122,10 +122,12 @@ Blame named(const std::vector<FlightRank>& ranks, int culprit) {
                       others(ranks, {culprit}), reason)};
 }
 
-Blame silent(const std::vector<FlightRank>& ranks,
-             const std::vector<int>& dead) {
+// how: "" if not known.
+Blame silent(const std::vector<FlightRank>& ranks, const std::vector<int>& dead,
+             const std::string& how) {
   const FlightRank& first = *find(ranks, dead[0]);
-  return {dead, fmt::format("{} died without an error {}{}", rank_list(dead),
+  return {dead, fmt::format("{} {} {}{}", rank_list(dead),
+                            how.empty() ? "died without an error" : how,
                             where(first), others(ranks, dead))};
 }
 
@@ -180,11 +182,13 @@ Blame waited_for(const std::vector<FlightRank>& ranks) {
 
 }  // namespace
 
-Blame blame(const std::vector<FlightRank>& ranks, int first_gone) {
+Blame blame(const std::vector<FlightRank>& ranks, const FirstGone& gone) {
   int culprit = most_named(ranks);
   if (culprit >= 0) return named(ranks, culprit);
-  const FlightRank* gone = find(ranks, first_gone);
-  if (gone != nullptr && gone->died()) return silent(ranks, {first_gone});
+  const FlightRank* first = find(ranks, gone.rank);
+  if (first != nullptr && first->died()) {
+    return silent(ranks, {gone.rank}, gone.how);
+  }
   std::vector<int> dead, missed;
   const std::vector<int> late = laggards(ranks).ranks;
   for (const FlightRank& rank : ranks) {
@@ -194,8 +198,8 @@ Blame blame(const std::vector<FlightRank>& ranks, int first_gone) {
       missed.push_back(rank.rank);
     }
   }
-  if (!missed.empty()) return silent(ranks, missed);
-  if (!dead.empty()) return silent(ranks, dead);
+  if (!missed.empty()) return silent(ranks, missed, "");
+  if (!dead.empty()) return silent(ranks, dead, "");
   return waited_for(ranks);
 }
 

@@ -17,7 +17,6 @@ struct Blame {
   std::vector<int> culprits;  // empty: nobody
   std::string sentence;
 };
-// first_gone: -1 if not known.
-Blame blame(const std::vector<FlightRank>& ranks, int first_gone = -1);
+Blame blame(const std::vector<FlightRank>& ranks, const FirstGone& gone = {});
 
 }  // namespace aliquot::tools

@@ -15,6 +15,7 @@ namespace aliquot::tools {
 namespace {
 
 constexpr int kMostRanks = 4096;
+constexpr int kMostHow = 100;  // characters
 constexpr const char* kFirstGone = "/first-gone";
 
 bool is_record(const std::string& name) {
@@ -44,12 +45,9 @@ size_t character_bytes(std::string_view text) {
   return longer_than_needed || no_character ? 0 : bytes;
 }
 
-// A text of at most N bytes; what is no character, or a control character,
-// becomes '?'.
-template <size_t N>
-std::string text_of(const char (&text)[N]) {
+// What is no character, or a control character, becomes '?'.
+std::string printable(std::string_view left) {
   std::string out;
-  std::string_view left(text, strnlen(text, N));
   while (!left.empty()) {
     const size_t bytes = character_bytes(left);
     const auto first = static_cast<unsigned char>(left[0]);
@@ -61,6 +59,12 @@ std::string text_of(const char (&text)[N]) {
     left.remove_prefix(std::max<size_t>(bytes, 1));
   }
   return out;
+}
+
+// A text of at most N bytes.
+template <size_t N>
+std::string text_of(const char (&text)[N]) {
+  return printable(std::string_view(text, strnlen(text, N)));
 }
 
 template <size_t Count, size_t N>
@@ -206,17 +210,23 @@ std::vector<FlightRank> read_flights(const std::string& folder,
   return ranks;
 }
 
-void write_first_gone(const std::string& folder, int rank) {
-  std::ofstream(folder + kFirstGone) << rank << "\n";
+void write_first_gone(const std::string& folder, const FirstGone& gone) {
+  std::ofstream(folder + kFirstGone) << gone.rank << " " << gone.how << "\n";
 }
 
-int read_first_gone(const std::string& folder) {
+FirstGone read_first_gone(const std::string& folder) {
   std::error_code failed;
   // To open anything else may wait for somebody.
-  if (!std::filesystem::is_regular_file(folder + kFirstGone, failed)) return -1;
+  if (!std::filesystem::is_regular_file(folder + kFirstGone, failed)) return {};
   std::ifstream in(folder + kFirstGone);
   int rank = -1;
-  return in >> rank && rank >= 0 && rank < kMostRanks ? rank : -1;
+  if (!(in >> rank) || rank < 0 || rank >= kMostRanks) return {};
+  std::string how(kMostHow, '\0');
+  in.ignore(1);
+  in.read(how.data(), kMostHow);
+  how.resize(static_cast<size_t>(in.gcount()));
+  how.resize(std::min(how.size(), how.find('\n')));
+  return {rank, printable(how)};
 }
 
 void clear_flights(const std::string& folder) {

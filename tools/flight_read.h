@@ -46,9 +46,14 @@ bool read_flight(const std::string& bytes, FlightRank* out, std::string* why);
 std::vector<FlightRank> read_flights(const std::string& folder,
                                      std::string* why);
 
-// Which rank ended first, as a launcher wrote down; -1 if none did.
-void write_first_gone(const std::string& folder, int rank);
-int read_first_gone(const std::string& folder);
+// Which rank ended first and how ("exited with code 1"), as a launcher wrote it
+// down; rank -1 if none did.
+struct FirstGone {
+  int rank = -1;
+  std::string how;
+};
+void write_first_gone(const std::string& folder, const FirstGone& gone);
+FirstGone read_first_gone(const std::string& folder);
 
 // Removes what an earlier job left in the folder.
 void clear_flights(const std::string& folder);

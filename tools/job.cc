@@ -327,12 +327,12 @@ void Job::reap() {
 void Job::note_failure(int rank, int how, int status) {
   if (ending_ || failed_rank_ >= 0) return;  // it was told to end
   failed_rank_ = rank;
-  if (!flight_.empty()) write_first_gone(flight_, rank);
   bool exited = how == CLD_EXITED;
   code_ = exited ? status : 128 + status;
   std::string what = exited ? fmt::format("exited with code {}", status)
                             : fmt::format("was killed by signal {} ({})",
                                           status, strsignal(status));
+  if (!flight_.empty()) write_first_gone(flight_, {rank, what});
   int others = running();
   merger_.say(fmt::format(
       "aliquot run: rank {} {}{}", rank, what,
@@ -375,7 +375,8 @@ bool Job::make_flight_folder() {
 void Job::tell_flight() {
   if (failed_rank_ < 0 || flight_.empty()) return;
   std::string ignored;
-  Blame result = blame(read_flights(flight_, &ignored), failed_rank_);
+  Blame result =
+      blame(read_flights(flight_, &ignored), read_first_gone(flight_));
   if (!result.culprits.empty()) {
     merger_.say("aliquot run: " + result.sentence);
   }

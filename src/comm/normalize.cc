@@ -209,10 +209,10 @@ Status normalize(const GroupPlace& group, Coll* coll) {
   if (rooted && (coll->root < 0 || coll->root >= group.size ||
                  (pairs && coll->root == group.rank))) {
     return make_error(ALQ_INVALID_ARGUMENT,
-                      "{} on group \"{}\": {} {} is not another rank of the "
+                      "{} on group \"{}\": {} {} is not {} rank of the "
                       "group's {}",
                       name, group.name, pairs ? "peer" : "root", coll->root,
-                      group.size);
+                      pairs ? "another" : "a", group.size);
   }
   int64_t total = 0;
   ALQ_TRY(check_counts(group, *coll, &total));

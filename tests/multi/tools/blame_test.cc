@@ -152,7 +152,10 @@ BOOST_AUTO_TEST_CASE(of_several_that_are_gone_the_awaited_one_is_blamed) {
   // Nothing in the records tells them apart, but the launcher knew.
   std::vector<tools::FlightRank> alike = {
       rank_of(0, 5, waiting), rank_of(1, 5, waiting), rank_of(2, 5, waiting)};
-  BOOST_TEST((tools::blame(alike, 2).culprits == std::vector<int>{2}));
+  b = tools::blame(alike, {2, "exited with code 1"});
+  BOOST_TEST((b.culprits == std::vector<int>{2}));
+  BOOST_TEST(b.sentence.starts_with("rank 2 exited with code 1 in "),
+             b.sentence);
   BOOST_TEST((tools::blame(alike).culprits == std::vector<int>{0, 1, 2}));
 }
 
@@ -200,7 +203,27 @@ BOOST_AUTO_TEST_CASE(errors_decide_by_votes_then_by_time) {
 BOOST_AUTO_TEST_CASE(a_pipe_in_the_place_of_a_note_is_not_waited_for) {
   Folder folder;
   BOOST_TEST(mkfifo((folder.path() + "/first-gone").c_str(), 0600) == 0);
-  BOOST_TEST(tools::read_first_gone(folder.path()) == -1);
+  BOOST_TEST(tools::read_first_gone(folder.path()).rank == -1);
+}
+
+BOOST_AUTO_TEST_CASE(a_note_of_who_ended_first_is_kept) {
+  Folder folder;
+  BOOST_TEST(tools::read_first_gone(folder.path()).rank == -1);
+  tools::write_first_gone(folder.path(),
+                          {3, "was killed by signal 9 (Killed)"});
+  tools::FirstGone gone = tools::read_first_gone(folder.path());
+  BOOST_TEST(gone.rank == 3);
+  BOOST_TEST(gone.how == "was killed by signal 9 (Killed)");
+  for (const char* text : {"", "x", "-1 y", "99999 y", "1"}) {
+    std::ofstream(folder.path() + "/first-gone") << text;
+    gone = tools::read_first_gone(folder.path());
+    BOOST_TEST(gone.rank == (*text == '1' ? 1 : -1));
+    BOOST_TEST(gone.how == "");
+  }
+  std::ofstream(folder.path() + "/first-gone")
+      << "1 " << std::string(500, 'a') << "\nrest";
+  BOOST_TEST(tools::read_first_gone(folder.path()).how ==
+             std::string(100, 'a'));
 }
 
 // Whatever a file holds, reading and judging it ends well.
