@@ -171,9 +171,13 @@ Status CudaDevice::wait_outside(CUevent event) {
 bool CudaDevice::done(const Event& event) const {
   const auto& e = static_cast<const CudaEvent&>(event);
   if (!e.recorded || !core_->healthy().ok()) return true;
+  if (e.capture != 0) return false;  // to ask would spoil the capture
   ContextScope scope(*core_);
   CUresult result = core_->query(e.handle);
-  return result != kNotReady && result != kCapturedEvent;
+  if (result == kNotReady) return false;
+  // Remembered; nothing runs any more.
+  static_cast<void>(core_->check(result, "cuEventQuery"));
+  return true;
 }
 
 Status CudaDevice::synchronize(Event& event, Deadline deadline) {
@@ -220,10 +224,12 @@ Status CudaDevice::run(CUstream stream, kernels::OpCode op, const void* args,
     std::memcpy(own.data(), &stamp, sizeof stamp);
   }
   void* parameters[] = {own.data()};
-  return core_->check(core_->api().launch_kernel(
-                          function, plan.grid, 1, 1, plan.block, 1, 1,
-                          plan.shared_bytes, stream, parameters, nullptr),
-                      plan.kernel);
+  CUresult result = core_->api().launch_kernel(
+      function, plan.grid, 1, 1, plan.block, 1, 1, plan.shared_bytes, stream,
+      parameters, nullptr);
+  if (result == kSuccess) return {};
+  return core_->check(result,
+                      fmt::format("cuLaunchKernel of {}", plan.kernel).c_str());
 }
 
 Status CudaDevice::copy(CUstream stream, const kernels::CopyArgs& args) {
@@ -261,13 +267,26 @@ Result<std::unique_ptr<Memory>> CudaDevice::allocate_host(int64_t bytes,
 
 void* CudaDevice::native(Stream& stream) { return handle_of(stream); }
 
-Status CudaDevice::bind_thread() {
+Result<bool> CudaDevice::bind_thread() {
   CUcontext current = nullptr;
   ALQ_TRY(
       core_->check(core_->api().context_current(&current), "cuCtxGetCurrent"));
-  if (current == core_->context()) return {};
-  return core_->check(core_->api().context_set(core_->context()),
-                      "cuCtxSetCurrent");
+  if (current == core_->context()) return false;
+  ALQ_TRY(core_->check(core_->api().context_push(core_->context()),
+                       "cuCtxPushCurrent"));
+  return true;
+}
+
+void CudaDevice::unbind_thread() {
+  CUcontext popped = nullptr;
+  core_->api().context_pop(&popped);
+}
+
+Result<uint64_t> CudaDevice::identity(Stream& stream) {
+  unsigned long long id = 0;
+  ALQ_TRY(core_->check(core_->api().stream_id(handle_of(stream), &id),
+                       "cuStreamGetId"));
+  return uint64_t{id};
 }
 
 Result<uint64_t> CudaDevice::capture(Stream& stream) {

@@ -52,7 +52,10 @@ class CudaDevice : public Device, public CudaPort {
   // CudaPort
   void* native(Stream& stream) override;
   Stream& internal_stream() override { return *internal_; }
-  Status bind_thread() override;
+  Result<bool> bind_thread() override;
+  void unbind_thread() override;
+  Status healthy() const override { return core_->healthy(); }
+  Result<uint64_t> identity(Stream& stream) override;
   Result<uint64_t> capture(Stream& stream) override;
   bool visible(const void* address) override;
   LibrarySet& libraries() override { return context_->libraries; }

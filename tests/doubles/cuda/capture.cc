@@ -77,6 +77,10 @@ bool joined(const Capture& capture) {
 using namespace aliquot::cuda_double;
 
 DOUBLE_API CUresult cuThreadExchangeStreamCaptureMode(int* mode) {
+  if (CUresult failed =
+          injected("cuThreadExchangeStreamCaptureMode", nullptr)) {
+    return failed;
+  }
   if (mode == nullptr || *mode < 0 || *mode > 2) return kInvalidValue;
   std::swap(*mode, thread_capture_mode());
   return kSuccess;
@@ -132,10 +136,14 @@ DOUBLE_API CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int* status,
   if (graph != nullptr || after != nullptr || count_out != nullptr) {
     violation("cuStreamGetCaptureInfo for more than status and id");
   }
+  if (CUresult failed = injected("cuStreamGetCaptureInfo", s->context)) {
+    return failed;
+  }
   *status = s->capture == nullptr ? kCaptureStatusNone
             : s->capture->invalid ? kCaptureStatusInvalidated
                                   : kCaptureStatusActive;
-  if (id != nullptr) *id = s->capture == nullptr ? 0 : s->capture->id;
+  // Of another status it says nothing.
+  if (id != nullptr && *status == kCaptureStatusActive) *id = s->capture->id;
   return kSuccess;
 }
 
@@ -146,7 +154,15 @@ DOUBLE_API CUresult cuStreamIsCapturing(CUstream stream, int* status) {
 
 DOUBLE_API int double_enqueue(CUstream_st* stream, void (*run)(void*),
                               void* argument) {
+  return double_enqueue_held(stream, run, nullptr, argument);
+}
+
+DOUBLE_API int double_enqueue_held(CUstream_st* stream, void (*run)(void*),
+                                   void (*drop)(void*), void* argument) {
   count("enqueue");
+  std::shared_ptr<void> held(argument, [drop](void* p) {
+    if (drop != nullptr) drop(p);
+  });
   return submit(reinterpret_cast<CUstream>(stream), "double_enqueue",
-                [run, argument] { run(argument); });
+                [run, held = std::move(held)] { run(held.get()); });
 }
