@@ -53,8 +53,9 @@ int double_enqueue(CUstream_st* stream, void (*run)(void*), void* argument);
 int double_enqueue_held(CUstream_st* stream, void (*run)(void*),
                         void (*drop)(void*), void* argument);
 
-// While on, frees wait until no stream has anything left, as the real driver's
-// do in fact: for what ends by an error and knows nothing of its streams.
+// While on, frees wait until no stream of the context has anything left, as the
+// real driver's do in fact: for what ends by an error and knows nothing of its
+// streams.
 void double_free_waits(int on);
 
 // While on, the legacy and the per-thread default stream are streams like

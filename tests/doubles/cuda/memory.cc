@@ -93,7 +93,9 @@ void drop_oldest() {
 }
 
 CUresult release(uint64_t begin, bool host) {
-  while (state().free_waits && state().items != 0) sched_yield();
+  if (ContextImpl* context = current_context(); state().free_waits) {
+    while (context != nullptr && context->items != 0) sched_yield();
+  }
   Lock lock(state().mutex);
   count("free");
   auto it = heap().live.find(begin);

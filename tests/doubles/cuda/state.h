@@ -24,6 +24,7 @@ struct ContextImpl {
   int engine_streams = -1;  // `streams` when the engine had made its own
   int bundles = 0;
   std::atomic<CUresult> sticky{kSuccess};
+  std::atomic<int64_t> items{0};  // of its streams, that have not run
 };
 
 // A fault asked for by double_mutate.
@@ -50,7 +51,6 @@ struct State {
   std::atomic<int64_t> delay_us{200};
   std::atomic<bool> step{false};
   std::atomic<bool> default_streams{false}, free_waits{false};
-  std::atomic<int64_t> items{0};  // of all streams, that have not run
   std::atomic<int> violations{0};
 
   std::map<std::string, int64_t> counts;

@@ -38,6 +38,7 @@ struct StreamImpl::Queue {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Item> items;
+  std::atomic<int64_t>* items_left = nullptr;
   bool busy = false, closing = false, has_thread = false;
   std::minstd_rand random;
   int64_t pace = 1;  // delays are multiplied with it
@@ -47,6 +48,7 @@ StreamImpl::StreamImpl(ContextImpl* context_in, unsigned flags_in)
     : context(context_in), flags(flags_in), queue_(std::make_shared<Queue>()) {
   Lock lock(state().mutex);
   id = ++handles().created;
+  queue_->items_left = &context->items;
   queue_->random.seed(
       static_cast<uint32_t>(state().seed.load() * 7919 + 104729 * id));
   queue_->random.discard(4);  // near seeds begin alike
@@ -74,7 +76,7 @@ void StreamImpl::run(std::shared_ptr<Queue> queue) {
     if (delay > 0) sleep_us(delay);
     item();
     item = nullptr;
-    --state().items;
+    --*queue->items_left;
     lock.lock();
     queue->busy = false;
     queue->changed.notify_all();
@@ -83,7 +85,7 @@ void StreamImpl::run(std::shared_ptr<Queue> queue) {
 
 void StreamImpl::push(Item item) {
   std::lock_guard lock(queue_->mutex);
-  ++state().items;
+  ++context->items;
   queue_->items.push_back(std::move(item));
   if (!queue_->has_thread) {
     queue_->has_thread = true;
