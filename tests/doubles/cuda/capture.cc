@@ -71,6 +71,11 @@ bool joined(const Capture& capture) {
   return std::find(before.begin(), before.end(), false) == before.end();
 }
 
+int status_of(const StreamImpl& s) {
+  if (s.capture == nullptr) return kCaptureStatusNone;
+  return s.capture->invalid ? kCaptureStatusInvalidated : kCaptureStatusActive;
+}
+
 }  // namespace
 }  // namespace aliquot::cuda_double
 
@@ -139,17 +144,18 @@ DOUBLE_API CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int* status,
   if (CUresult failed = injected("cuStreamGetCaptureInfo", s->context)) {
     return failed;
   }
-  *status = s->capture == nullptr ? kCaptureStatusNone
-            : s->capture->invalid ? kCaptureStatusInvalidated
-                                  : kCaptureStatusActive;
+  *status = status_of(*s);
   // Of another status it says nothing.
   if (id != nullptr && *status == kCaptureStatusActive) *id = s->capture->id;
   return kSuccess;
 }
 
 DOUBLE_API CUresult cuStreamIsCapturing(CUstream stream, int* status) {
-  return cuStreamGetCaptureInfo_v2(stream, status, nullptr, nullptr, nullptr,
-                                   nullptr);
+  Lock lock(state().mutex);
+  StreamImpl* s = find_stream(stream, "cuStreamIsCapturing");
+  if (s == nullptr) return kInvalidHandle;
+  *status = status_of(*s);
+  return kSuccess;
 }
 
 DOUBLE_API int double_enqueue(CUstream_st* stream, void (*run)(void*),
