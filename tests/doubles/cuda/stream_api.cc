@@ -4,6 +4,29 @@
 
 using namespace aliquot::cuda_double;
 
+namespace {
+
+// The next stream gets the handle of the last that was destroyed: so may the
+// driver's, and whoever knows streams by their handles takes one for another.
+std::vector<void*>& spare_handles() {
+  static auto* spare = new std::vector<void*>;
+  return *spare;
+}
+
+StreamImpl* make_stream(ContextImpl* context, unsigned flags) {
+  if (spare_handles().empty()) return new StreamImpl(context, flags);
+  void* place = spare_handles().back();
+  spare_handles().pop_back();
+  return new (place) StreamImpl(context, flags);
+}
+
+void destroy_stream(StreamImpl* stream) {
+  stream->~StreamImpl();
+  spare_handles().push_back(stream);
+}
+
+}  // namespace
+
 DOUBLE_API CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags,
                                                int) {
   Lock lock(state().mutex);
@@ -13,7 +36,7 @@ DOUBLE_API CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags,
   if (CUresult failed = injected("cuStreamCreate", context)) return failed;
   if (CUresult sticky = context->sticky) return sticky;
   count("stream");
-  auto* s = new StreamImpl(context, flags);
+  auto* s = make_stream(context, flags);
   s->number = ++context->streams;
   context->events_since = 0;
   handles().streams.insert(s);
@@ -32,7 +55,7 @@ DOUBLE_API CUresult cuStreamDestroy_v2(CUstream stream) {
   if (s->capture != nullptr) s->capture->invalid = true;
   handles().streams.erase(s);
   s->close();  // what it holds is still run
-  delete s;
+  destroy_stream(s);
   return kSuccess;
 }
 
