@@ -1,5 +1,6 @@
 #include "device/cuda/cuda_device.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <mutex>
@@ -146,7 +147,7 @@ Status CudaDevice::wait(Stream* stream, Event& event, Deadline deadline) {
   const uint64_t inside = e.capture;
   ALQ_ASSIGN(uint64_t captured, core_->capture(handle_of(*stream)));
   if (captured != 0 && captured != inside) {
-    return inside == 0 ? wait_outside(e.handle) : Status{};
+    return inside == 0 ? wait_outside(e.handle, deadline) : Status{};
   }
   // Joins the capture, if that is still going on.
   CUresult result =
@@ -158,10 +159,13 @@ Status CudaDevice::wait(Stream* stream, Event& event, Deadline deadline) {
 // A capture can not wait for what is outside of it, and need not for what has
 // happened: every launch of the graph comes later.  The other way round nobody
 // waits for a capture: it did nothing, and its graph's launches are known to
-// the caller alone, who orders them.
-Status CudaDevice::wait_outside(CUevent event) {
-  CUresult result = core_->query(event);
-  if (result != kNotReady) return core_->check(result, "cuEventQuery");
+// the caller alone, who orders them.  What is nearly done, as a prefetch that
+// the caller knows nothing of, is waited for: nothing runs in a capture.
+Status CudaDevice::wait_outside(CUevent event, Deadline deadline) {
+  constexpr int64_t kMostNs = 1'000'000'000;
+  Deadline most = Deadline::after(std::min(kMostNs, deadline.left()));
+  Status ended = core_->wait(event, most, "work from before the capture");
+  if (ended.code() != ALQ_DEADLINE_EXCEEDED) return ended;
   return make_error(ALQ_FAILED_PRECONDITION,
                     "CUDA device {}: work from before the capture is not done "
                     "yet; synchronise before a capture begins",

@@ -79,7 +79,7 @@ class CudaDevice : public Device, public CudaPort {
   // How far the host's monotonic clock is ahead of the card's.
   Status measure_clock();
   // The event was recorded outside of the capture that is going to wait.
-  Status wait_outside(cuda::CUevent event);
+  Status wait_outside(cuda::CUevent event, Deadline deadline);
 
   const std::shared_ptr<Context> context_;
   const std::shared_ptr<cuda::CudaCore> core_;
