@@ -13,6 +13,10 @@ import subprocess
 
 MOST_BYTES = 64 << 20
 PROGRAMS = ("bin/gpt", "tests/gpu_test")
+SCRIPTS = ("gpu_check", "gpu_pack.py", "gpu_torch.py")
+FOLDERS = ("bin", "lib", "data")
+# What the check leaves in a packed tree.
+RESULTS = ("gpu_report.json", "report.md", "__pycache__")
 # Of the C library: there on every machine, and never to be replaced.
 SYSTEM = re.compile(r"(ld-linux.*|linux-vdso|libc|libm|libdl|libpthread|librt)"
                     r"\.so(\.\d+)*$")
@@ -31,6 +35,9 @@ def libraries_of(path, folder):
     for line in said.splitlines():
         match = re.match(r"\s*(\S+) => (\S+)", line)
         if match and not SYSTEM.match(match.group(1)):
+            if match.group(2) == "not":
+                raise PackError(f"{path} needs {match.group(1)}, which is not "
+                                "found")
             found[match.group(1)] = match.group(2)
     return found
 
@@ -77,6 +84,19 @@ def missing_libraries(tree):
     return missing
 
 
+def check_place(tree):
+    """Nothing but a tree packed before is ever replaced."""
+    if not os.path.lexists(tree):
+        return
+    if not os.path.isdir(tree) or os.path.islink(tree):
+        raise PackError(f"{tree} is no folder; name a new one")
+    held = set(os.listdir(tree))
+    packed = held >= {"gpu_check", "bin"} and \
+        held <= {*SCRIPTS, *FOLDERS, *RESULTS}
+    if held and not packed:
+        raise PackError(f"{tree} holds other things; name a new folder")
+
+
 def pack(root, built, tree, kernels_needed=True):
     """Fills `tree`; returns its size in bytes."""
     for part in (*PROGRAMS, "lib/libaliquot.so.1"):
@@ -87,11 +107,10 @@ def pack(root, built, tree, kernels_needed=True):
     if kernels_needed and not has_kernels(library):
         raise PackError(f"{library} was built without nvcc and has no GPU "
                         "kernels; run scripts/setup --with cuda, then build")
-    if os.path.exists(tree) and os.listdir(tree):
-        if not os.path.exists(os.path.join(tree, "gpu_check")):
-            raise PackError(f"{tree} holds other things; name a new folder")
+    check_place(tree)
+    if os.path.exists(tree):
         shutil.rmtree(tree)
-    for folder in ("bin", "lib", "data"):
+    for folder in FOLDERS:
         os.makedirs(os.path.join(tree, folder), exist_ok=True)
     needed = {}
     for program in PROGRAMS:
@@ -100,7 +119,7 @@ def pack(root, built, tree, kernels_needed=True):
         needed.update(libraries_of(path, os.path.join(built, "lib")))
     for name, path in needed.items():
         copy_stripped(path, os.path.join(tree, "lib", name))
-    for script in ("gpu_check", "gpu_pack.py", "gpu_torch.py"):
+    for script in SCRIPTS:
         shutil.copy2(os.path.join(root, "scripts", script), tree)
     write_text(root, os.path.join(tree, "data", "text.txt"))
     missing = missing_libraries(tree)

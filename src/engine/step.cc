@@ -280,9 +280,6 @@ Status Engine::step_now(const alq_step_desc& desc, Stream* stream,
 // the same on all ranks, whoever asks: that parameters change.
 Status Engine::step_later(const alq_step_desc& desc, Stream* stream,
                           alq_step_report* report) {
-  if (report != nullptr && stream != nullptr) {
-    ALQ_TRY(device_->check_waitable(*stream));
-  }
   ALQ_TRY(executor_->order_before(stream, deadline()));
   trace::Span span;
   span.lane = trace::Lane::kStep;
@@ -310,6 +307,10 @@ Status Engine::step(const alq_step_desc& desc, Stream* stream,
   ALQ_TRY(need_committed("step"));
   ALQ_TRY(context_->faults.point("engine.step"));
   ALQ_TRY(check_step(desc));
+  // Before the call counts: the other ranks may not ask for a report.
+  if (report != nullptr && stream != nullptr) {
+    ALQ_TRY(device_->check_waitable(*stream));
+  }
   ALQ_TRY(record_step(desc));
   return device_->asynchronous() ? step_later(desc, stream, report)
                                  : step_now(desc, stream, report);

@@ -95,6 +95,28 @@ class GpuCheck(unittest.TestCase):
                     "--built", BUILD, "--without-kernels"])
         self.assertEqual(done.returncode, 2)
         self.assertIn("holds other things", done.stderr)
+        # A folder that only looks like a packed tree is not replaced.
+        lookalike = os.path.join(self.place.name, "lookalike")
+        shutil.copytree(f"{ROOT}/scripts", lookalike)
+        before = sorted(os.listdir(lookalike))
+        done = run([f"{ROOT}/scripts/gpu_check", "--pack", lookalike,
+                    "--built", BUILD, "--without-kernels"])
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("holds other things", done.stderr)
+        self.assertEqual(sorted(os.listdir(lookalike)), before)
+        done = run([f"{ROOT}/scripts/gpu_check", "--pack",
+                    f"{self.tree}/gpu_check", "--built", BUILD,
+                    "--without-kernels"])
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("is no folder", done.stderr)
+        done = run([f"{ROOT}/scripts/gpu_check", "--tree", self.tree,
+                    "--out", f"{self.tree}/gpu_check", "--double", DOUBLES])
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("--out", done.stderr)
+        done = run([f"{ROOT}/scripts/gpu_check", "--tree", self.tree,
+                    "--out", self.place.name, "--double", "/nowhere"])
+        self.assertEqual(done.returncode, 2)
+        self.assertIn("libcuda.so.1", done.stderr)
         done = run([f"{ROOT}/scripts/gpu_check", "--tree", "/nowhere"])
         self.assertEqual(done.returncode, 2)
         self.assertIn("--pack", done.stderr)

@@ -86,7 +86,8 @@ void check_capture(Machine& m) {
   auto* raw = static_cast<CUstream>(m.device->native(*stream));
   Array sum(m, ALQ_F32, kCount), one(m, ALQ_BF16, kCount);
   one.fill(std::vector<double>(kCount, 0.5));
-  need(m.device->bind_thread(), "bind_thread");
+  CudaBound bound(*m.device);
+  need(bound.status(), "bind_thread");
   CUgraph graph = nullptr;
   CUgraphExec exec = nullptr;
   CUresult result = begin(raw, kCaptureModeThreadLocal);

@@ -22,7 +22,7 @@ NcclCore::~NcclCore() {
   if (fork_stamp() != stamp) return;
   runtime->unwatch(this);
   board->leave();
-  if (runtime->last.group == this) {
+  {
     auto lock = runtime->lock(Deadline::after(1'000'000'000), nullptr);
     if (lock.ok() && runtime->last.group == this) runtime->last.group = nullptr;
   }
@@ -61,7 +61,11 @@ Status NcclCore::wait(Event& event, Deadline deadline) {
       if (!ended_before_failure(event)) status = cause();
       break;
     }
-    if (device().done(event)) break;
+    if (device().done(event)) {
+      // Events of a device that failed happen too, and mean nothing.
+      if (Status lost = device_failure(); !lost.ok()) status = fail(lost);
+      break;
+    }
     if (deadline.passed()) {
       status = make_error(
           ALQ_DEADLINE_EXCEEDED,
@@ -121,6 +125,7 @@ std::optional<NcclCore::Tracked> NcclCore::oldest() {
   while (first_ != next_) {
     Tracked& slot = tracked_[first_ % kTracked];
     if (!slot.live || !device().done(*slot.event)) break;
+    if (!runtime->port.healthy().ok()) break;
     slot.live = false;
     ++first_;
     progress_at_ = now_ns();
@@ -149,6 +154,7 @@ Status NcclCore::find_failure(bool holds_order) {
   }
   ALQ_TRY(control->status());
   auto op = oldest();
+  ALQ_TRY(device_failure());
   if (!holds_order) ALQ_TRY(async_failure());
   if (!op.has_value()) return {};
   ALQ_TRY(abandoned(*op));
@@ -179,6 +185,15 @@ Status NcclCore::async_failure() {
              op.has_value() ? what(*op) : fmt::format("group \"{}\"", name),
              world_rank(rank), error.message())
       .with_native(error.domain(), error.native_code())
+      .with_rank(world_rank(rank));
+}
+
+Status NcclCore::device_failure() const {
+  Status lost = runtime->port.healthy();
+  if (lost.ok()) return lost;
+  return make_error(lost.code(), "group \"{}\": rank {} says: {}", name,
+                    world_rank(rank), lost.message())
+      .with_native(lost.domain(), lost.native_code())
       .with_rank(world_rank(rank));
 }
 

@@ -30,6 +30,7 @@ class NcclCore : public Watched {
   std::atomic<int64_t> timeout_ns;
   std::atomic<bool> closed{false};
   std::atomic<bool> reported{false};  // the cause was returned once
+  std::atomic<bool> captured{false};  // some operation was
   bool shrunk = false;
 
   GroupPlace place() const { return {name, rank, size}; }
@@ -90,7 +91,7 @@ class NcclCore : public Watched {
   Call describe(const Coll& coll) const;
   Status enqueue(const Coll& coll, Staging& staging, Stream& stream,
                  uint64_t capture, uint64_t* number);
-  Status chain(Stream& stream, uint64_t capture);
+  Status chain(Stream& stream, uint64_t identity, uint64_t capture);
   Status call_nccl(const Wire& wire, Stream& stream);
   Result<std::shared_ptr<Event>> track(const Coll& coll, uint64_t number,
                                        Stream& stream);
@@ -108,6 +109,7 @@ class NcclCore : public Watched {
   static void set_label(Tracked& op, const char* label);
   Status find_failure(bool holds_order);
   Status async_failure();
+  Status device_failure() const;
   Status overdue(const Tracked& op);
   Status abandoned(const Tracked& op);
 
@@ -116,7 +118,7 @@ class NcclCore : public Watched {
   std::unique_ptr<Memory> token_;  // what a barrier sums
   struct Last {
     std::shared_ptr<Event> event;
-    Stream* stream = nullptr;
+    uint64_t stream = 0;  // its identity
     uint64_t capture = 0;
   } last_;
   std::shared_ptr<Event> capture_event_;

@@ -85,9 +85,11 @@ Status NcclCore::issue(const Coll& coll, Stream* stream,
   {
     ALQ_ASSIGN(auto lock, runtime->lock(deadline, stop_when_failed()));
     if (failed()) return cause();
-    ALQ_TRY(port.bind_thread());
+    CudaBound bound(port);
+    ALQ_TRY(bound.status());
     ALQ_ASSIGN(uint64_t capture, port.capture(on));
-    ALQ_TRY(chain(on, capture));
+    ALQ_ASSIGN(uint64_t identity, port.identity(on));
+    ALQ_TRY(chain(on, identity, capture));
     ALQ_TRY(scratch_.reserve(device(), on, staging.scratch_bytes(),
                              capture != 0, name));
     uint64_t number = 0;
@@ -96,16 +98,17 @@ Status NcclCore::issue(const Coll& coll, Stream* stream,
       auto tracked = track(coll, number, on);
       status = tracked.status();
       if (tracked.ok()) done = *tracked;
-      last_ = {done, &on, 0};
+      last_ = {done, identity, 0};
     } else if (status.ok()) {
       status = device().record(*capture_event_, &on);
-      last_ = {capture_event_, &on, capture};
+      last_ = {capture_event_, identity, capture};
+      captured.store(true);
     }
     if (!status.ok()) {
       lock.unlock();
       return failed() ? cause() : fail(told(coll, number, status));
     }
-    runtime->last = {this, last_.event, &on, capture};
+    runtime->last = {this, last_.event, identity, capture};
   }
   count(coll);
   if (event != nullptr) *event = done;
@@ -146,14 +149,14 @@ void NcclCore::set_label(Tracked& op, const char* label) {
 // Waits on the device for the operation issued before.  What was recorded
 // outside a capture happened before it, and the other way round a replay is
 // ordered by the stream it is launched on.
-Status NcclCore::chain(Stream& stream, uint64_t capture) {
+Status NcclCore::chain(Stream& stream, uint64_t identity, uint64_t capture) {
   const bool own = last_.event != nullptr && last_.capture == capture;
-  if (own && last_.stream != &stream) {
+  if (own && last_.stream != identity) {
     ALQ_TRY(device().wait(&stream, *last_.event, Deadline::after(0)));
   }
   const Runtime::Last& last = runtime->last;
   if (!runtime->chains || last.event == nullptr || last.group == this ||
-      last.capture != capture || last.stream == &stream) {
+      last.capture != capture || last.stream == identity) {
     return {};
   }
   return device().wait(&stream, *last.event, Deadline::after(0));

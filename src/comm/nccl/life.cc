@@ -130,7 +130,8 @@ Result<CommHandle> connect(const std::shared_ptr<Runtime>& runtime,
                            const std::shared_ptr<Group>& control,
                            const UniqueId& id, Deadline deadline) {
   ALQ_ASSIGN(auto lock, runtime->lock(deadline, stop_with(control)));
-  ALQ_TRY(runtime->port.bind_thread());
+  CudaBound bound(runtime->port);
+  ALQ_TRY(bound.status());
   return runtime->init(id, control->rank(), control->size(), deadline,
                        stop_with(control));
 }
@@ -146,7 +147,8 @@ Result<std::shared_ptr<Group>> NcclGroup::create(
   if (runtime.ok()) {
     offer.version = (*runtime)->api.version;
     if (control->rank() == 0) {
-      status = (*runtime)->port.bind_thread();
+      CudaBound bound((*runtime)->port);
+      status = bound.status();
       NcclResult result = (*runtime)->api.get_unique_id(&offer.id);
       if (status.ok() && result != kSuccess) {
         status = (*runtime)->error("ncclGetUniqueId", result, nullptr);
@@ -171,7 +173,8 @@ Result<std::shared_ptr<Group>> NcclGroup::split(int32_t color, int32_t key,
   {
     ALQ_ASSIGN(auto lock, runtime.lock(deadline, core_->stop_when_failed()));
     if (core_->failed()) return core_->cause();
-    ALQ_TRY(runtime.port.bind_thread());
+    CudaBound bound(runtime.port);
+    ALQ_TRY(bound.status());
     comm = runtime.split(core_->comm(), color, key, deadline,
                          core_->stop_when_failed());
   }
@@ -213,12 +216,22 @@ Status NcclGroup::close(Deadline deadline) {
   Runtime& runtime = *core_->runtime;
   ALQ_ASSIGN(auto lock, runtime.lock(deadline, core_->stop_when_failed()));
   if (core_->failed()) return core_->cause();
-  ALQ_TRY(runtime.port.bind_thread());
+  CudaBound bound(runtime.port);
+  ALQ_TRY(bound.status());
   core_->closed.store(true);
   CommHandle comm = core_->take_comm();
   if (comm == nullptr) return core_->cause();
   // All ranks are here, so the control group's state no longer matters.
-  return runtime.finish(comm, deadline, nullptr);
+  Status ended = runtime.finish(comm, deadline, nullptr);
+  if (ended.code() != ALQ_DEADLINE_EXCEEDED || !core_->captured.load()) {
+    return ended;
+  }
+  return make_error(ended.code(),
+                    "group \"{}\" does not end while a CUDA graph that "
+                    "captured its operations is there, on any rank; destroy "
+                    "such graphs first ({})",
+                    core_->name, ended.message())
+      .with_native(ended.domain(), ended.native_code());
 }
 
 }  // namespace aliquot::nccl

@@ -223,9 +223,8 @@ void Runtime::abort(CommHandle comm) {
         naps.take();
         static_cast<void>(lock.try_lock());
       }
-      if (dynamic_cast<CudaPort*>(keep.get())->bind_thread().ok()) {
-        table.abort(comm);
-      }
+      CudaBound bound(*dynamic_cast<CudaPort*>(keep.get()));
+      if (bound.status().ok()) table.abort(comm);
     }
     shared->aborting.fetch_sub(1);
   };
@@ -284,7 +283,9 @@ bool Runtime::dig(Grave& grave) {
 
 void Runtime::dig_all() {
   std::lock_guard lock(graves_mutex_);
-  if (graves_.empty() || !port.bind_thread().ok()) return;
+  if (graves_.empty()) return;
+  CudaBound bound(port);
+  if (!bound.status().ok()) return;
   std::erase_if(graves_, [this](Grave& grave) { return dig(grave); });
 }
 

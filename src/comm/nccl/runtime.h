@@ -67,7 +67,7 @@ class Runtime {
   struct Last {
     const void* group = nullptr;
     std::shared_ptr<Event> event;
-    Stream* stream = nullptr;
+    uint64_t stream = 0;  // its identity
     uint64_t capture = 0;
   };
   Last last;

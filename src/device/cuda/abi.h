@@ -128,6 +128,7 @@ inline CUstream per_thread_stream() { return reinterpret_cast<CUstream>(2); }
   X(stream_create, cuStreamCreate, (CUstream * stream, unsigned flags))        \
   X(stream_destroy, cuStreamDestroy, (CUstream stream))                        \
   X(stream_context, cuStreamGetCtx, (CUstream stream, CUcontext * context))    \
+  X(stream_id, cuStreamGetId, (CUstream stream, unsigned long long* id))       \
   X(stream_wait_event, cuStreamWaitEvent,                                      \
     (CUstream stream, CUevent event, unsigned flags))                          \
   X(stream_capture_info, cuStreamGetCaptureInfo,                               \

@@ -101,7 +101,9 @@ Status Blas::load() {
 
 Blas::~Blas() {
   // Destroying a handle needs the device's context.
-  if (streams_.empty() || !port_.bind_thread().ok()) return;
+  if (streams_.empty()) return;
+  CudaBound bound(port_);
+  if (!bound.status().ok()) return;
   for (auto& [stream, own] : streams_) {
     static_cast<void>(api_.destroy(own.handle));
   }
@@ -179,7 +181,8 @@ Status Blas::gemm(Stream* stream, const BlasProduct& product) {
   Stream& on = stream == nullptr ? port_.internal_stream() : *stream;
   {
     std::lock_guard lock(mutex_);
-    ALQ_TRY(port_.bind_thread());
+    CudaBound bound(port_);
+    ALQ_TRY(bound.status());
     ALQ_ASSIGN(blas::Handle own, handle(on));
     ALQ_TRY(call(own, product));
   }

@@ -148,6 +148,10 @@ Result<uint64_t> CudaCore::capture(CUstream stream) {
   ALQ_TRY(check(api().stream_capture_info(stream, &status, &id, nullptr,
                                           nullptr, nullptr),
                 "cuStreamGetCaptureInfo"));
+  // An invalid one has no number.
+  if (status == kCaptureStatusInvalidated) {
+    return api().error(kCaptureInvalidated, "cuStreamGetCaptureInfo", ordinal_);
+  }
   return status == kCaptureStatusNone ? 0 : id;
 }
 
@@ -167,9 +171,11 @@ ContextScope::~ContextScope() {
 }
 
 OutsideCaptures::OutsideCaptures(const Driver& api) : api_(api) {
-  api_.exchange_capture_mode(&mode_);
+  changed_ = api_.exchange_capture_mode(&mode_) == kSuccess;
 }
 
-OutsideCaptures::~OutsideCaptures() { api_.exchange_capture_mode(&mode_); }
+OutsideCaptures::~OutsideCaptures() {
+  if (changed_) api_.exchange_capture_mode(&mode_);
+}
 
 }  // namespace aliquot::cuda

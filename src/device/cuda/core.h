@@ -45,7 +45,7 @@ class CudaCore {
   Result<CUevent> take_event();
   void give_event(CUevent event);
 
-  // The capture that the stream is in, 0: none.
+  // The capture that the stream is in, 0: none.  An error if that was spoilt.
   Result<uint64_t> capture(CUstream stream);
 
  private:
@@ -92,6 +92,7 @@ class OutsideCaptures {
  private:
   const Driver& api_;
   int mode_ = kCaptureModeRelaxed;
+  bool changed_ = false;
 };
 
 }  // namespace aliquot::cuda

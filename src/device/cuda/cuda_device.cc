@@ -1,5 +1,6 @@
 #include "device/cuda/cuda_device.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <mutex>
@@ -146,7 +147,7 @@ Status CudaDevice::wait(Stream* stream, Event& event, Deadline deadline) {
   const uint64_t inside = e.capture;
   ALQ_ASSIGN(uint64_t captured, core_->capture(handle_of(*stream)));
   if (captured != 0 && captured != inside) {
-    return inside == 0 ? wait_outside(e.handle) : Status{};
+    return inside == 0 ? wait_outside(e.handle, deadline) : Status{};
   }
   // Joins the capture, if that is still going on.
   CUresult result =
@@ -158,10 +159,13 @@ Status CudaDevice::wait(Stream* stream, Event& event, Deadline deadline) {
 // A capture can not wait for what is outside of it, and need not for what has
 // happened: every launch of the graph comes later.  The other way round nobody
 // waits for a capture: it did nothing, and its graph's launches are known to
-// the caller alone, who orders them.
-Status CudaDevice::wait_outside(CUevent event) {
-  CUresult result = core_->query(event);
-  if (result != kNotReady) return core_->check(result, "cuEventQuery");
+// the caller alone, who orders them.  What is nearly done, as a prefetch that
+// the caller knows nothing of, is waited for: nothing runs in a capture.
+Status CudaDevice::wait_outside(CUevent event, Deadline deadline) {
+  constexpr int64_t kMostNs = 1'000'000'000;
+  Deadline most = Deadline::after(std::min(kMostNs, deadline.left()));
+  Status ended = core_->wait(event, most, "work from before the capture");
+  if (ended.code() != ALQ_DEADLINE_EXCEEDED) return ended;
   return make_error(ALQ_FAILED_PRECONDITION,
                     "CUDA device {}: work from before the capture is not done "
                     "yet; synchronise before a capture begins",
@@ -171,9 +175,13 @@ Status CudaDevice::wait_outside(CUevent event) {
 bool CudaDevice::done(const Event& event) const {
   const auto& e = static_cast<const CudaEvent&>(event);
   if (!e.recorded || !core_->healthy().ok()) return true;
+  if (e.capture != 0) return false;  // to ask would spoil the capture
   ContextScope scope(*core_);
   CUresult result = core_->query(e.handle);
-  return result != kNotReady && result != kCapturedEvent;
+  if (result == kNotReady) return false;
+  // Remembered; nothing runs any more.
+  static_cast<void>(core_->check(result, "cuEventQuery"));
+  return true;
 }
 
 Status CudaDevice::synchronize(Event& event, Deadline deadline) {
@@ -220,10 +228,12 @@ Status CudaDevice::run(CUstream stream, kernels::OpCode op, const void* args,
     std::memcpy(own.data(), &stamp, sizeof stamp);
   }
   void* parameters[] = {own.data()};
-  return core_->check(core_->api().launch_kernel(
-                          function, plan.grid, 1, 1, plan.block, 1, 1,
-                          plan.shared_bytes, stream, parameters, nullptr),
-                      plan.kernel);
+  CUresult result = core_->api().launch_kernel(
+      function, plan.grid, 1, 1, plan.block, 1, 1, plan.shared_bytes, stream,
+      parameters, nullptr);
+  if (result == kSuccess) return {};
+  return core_->check(result,
+                      fmt::format("cuLaunchKernel of {}", plan.kernel).c_str());
 }
 
 Status CudaDevice::copy(CUstream stream, const kernels::CopyArgs& args) {
@@ -261,13 +271,26 @@ Result<std::unique_ptr<Memory>> CudaDevice::allocate_host(int64_t bytes,
 
 void* CudaDevice::native(Stream& stream) { return handle_of(stream); }
 
-Status CudaDevice::bind_thread() {
+Result<bool> CudaDevice::bind_thread() {
   CUcontext current = nullptr;
   ALQ_TRY(
       core_->check(core_->api().context_current(&current), "cuCtxGetCurrent"));
-  if (current == core_->context()) return {};
-  return core_->check(core_->api().context_set(core_->context()),
-                      "cuCtxSetCurrent");
+  if (current == core_->context()) return false;
+  ALQ_TRY(core_->check(core_->api().context_push(core_->context()),
+                       "cuCtxPushCurrent"));
+  return true;
+}
+
+void CudaDevice::unbind_thread() {
+  CUcontext popped = nullptr;
+  core_->api().context_pop(&popped);
+}
+
+Result<uint64_t> CudaDevice::identity(Stream& stream) {
+  unsigned long long id = 0;
+  ALQ_TRY(core_->check(core_->api().stream_id(handle_of(stream), &id),
+                       "cuStreamGetId"));
+  return uint64_t{id};
 }
 
 Result<uint64_t> CudaDevice::capture(Stream& stream) {

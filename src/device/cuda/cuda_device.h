@@ -52,7 +52,10 @@ class CudaDevice : public Device, public CudaPort {
   // CudaPort
   void* native(Stream& stream) override;
   Stream& internal_stream() override { return *internal_; }
-  Status bind_thread() override;
+  Result<bool> bind_thread() override;
+  void unbind_thread() override;
+  Status healthy() const override { return core_->healthy(); }
+  Result<uint64_t> identity(Stream& stream) override;
   Result<uint64_t> capture(Stream& stream) override;
   bool visible(const void* address) override;
   LibrarySet& libraries() override { return context_->libraries; }
@@ -76,7 +79,7 @@ class CudaDevice : public Device, public CudaPort {
   // How far the host's monotonic clock is ahead of the card's.
   Status measure_clock();
   // The event was recorded outside of the capture that is going to wait.
-  Status wait_outside(cuda::CUevent event);
+  Status wait_outside(cuda::CUevent event, Deadline deadline);
 
   const std::shared_ptr<Context> context_;
   const std::shared_ptr<cuda::CudaCore> core_;

@@ -185,14 +185,16 @@ Result<std::shared_ptr<const Driver>> Driver::load(Context& context) {
   auto driver = std::make_shared<Driver>();
   driver->path = path_of(context.libraries);
   ALQ_TRY(find_all(reinterpret_cast<GetProcAddress>(*get), driver.get()));
+  const char* call = "cuDriverGetVersion";
   CUresult result = driver->driver_version(&driver->version);
   if (result == kSuccess) {
     context.libraries.set_version(kLibrary, version_text(driver->version));
+    call = "cuInit";
     result = driver->init(0);
   }
   if (result != kSuccess) {
-    return unavailable(fmt::format(
-        "{}: {}", driver->path, driver->error(result, "cuInit", -1).message()));
+    return unavailable(fmt::format("{}: {}", driver->path,
+                                   driver->error(result, call, -1).message()));
   }
   return std::shared_ptr<const Driver>(std::move(driver));
 }

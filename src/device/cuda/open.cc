@@ -1,8 +1,6 @@
 // Opening a CUDA device, and what is known about it.
-#include <fstream>
-#include <iterator>
-
 #include "device/cuda/cuda_device.h"
+#include "device/cuda/image_file.h"
 
 namespace aliquot {
 
@@ -14,14 +12,7 @@ namespace {
 Result<kernels::CudaImage> choose_image(const Context& context,
                                         std::vector<char>* file) {
   if (context.cuda_image.empty()) return kernels::cuda_image();
-  std::ifstream in(context.cuda_image, std::ios::binary);
-  file->assign(std::istreambuf_iterator<char>(in), {});
-  if (file->empty()) {
-    return make_error(ALQ_NOT_FOUND,
-                      "the hint cuda_image={} names no readable file",
-                      context.cuda_image);
-  }
-  file->push_back(0);  // PTX is text
+  ALQ_ASSIGN(*file, read_image(context.cuda_image));
   return kernels::CudaImage{file->data(), file->size()};
 }
 

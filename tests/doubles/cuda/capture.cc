@@ -71,12 +71,21 @@ bool joined(const Capture& capture) {
   return std::find(before.begin(), before.end(), false) == before.end();
 }
 
+int status_of(const StreamImpl& s) {
+  if (s.capture == nullptr) return kCaptureStatusNone;
+  return s.capture->invalid ? kCaptureStatusInvalidated : kCaptureStatusActive;
+}
+
 }  // namespace
 }  // namespace aliquot::cuda_double
 
 using namespace aliquot::cuda_double;
 
 DOUBLE_API CUresult cuThreadExchangeStreamCaptureMode(int* mode) {
+  if (CUresult failed =
+          injected("cuThreadExchangeStreamCaptureMode", nullptr)) {
+    return failed;
+  }
   if (mode == nullptr || *mode < 0 || *mode > 2) return kInvalidValue;
   std::swap(*mode, thread_capture_mode());
   return kSuccess;
@@ -132,21 +141,34 @@ DOUBLE_API CUresult cuStreamGetCaptureInfo_v2(CUstream stream, int* status,
   if (graph != nullptr || after != nullptr || count_out != nullptr) {
     violation("cuStreamGetCaptureInfo for more than status and id");
   }
-  *status = s->capture == nullptr ? kCaptureStatusNone
-            : s->capture->invalid ? kCaptureStatusInvalidated
-                                  : kCaptureStatusActive;
-  if (id != nullptr) *id = s->capture == nullptr ? 0 : s->capture->id;
+  if (CUresult failed = injected("cuStreamGetCaptureInfo", s->context)) {
+    return failed;
+  }
+  *status = status_of(*s);
+  // Of another status it says nothing.
+  if (id != nullptr && *status == kCaptureStatusActive) *id = s->capture->id;
   return kSuccess;
 }
 
 DOUBLE_API CUresult cuStreamIsCapturing(CUstream stream, int* status) {
-  return cuStreamGetCaptureInfo_v2(stream, status, nullptr, nullptr, nullptr,
-                                   nullptr);
+  Lock lock(state().mutex);
+  StreamImpl* s = find_stream(stream, "cuStreamIsCapturing");
+  if (s == nullptr) return kInvalidHandle;
+  *status = status_of(*s);
+  return kSuccess;
 }
 
 DOUBLE_API int double_enqueue(CUstream_st* stream, void (*run)(void*),
                               void* argument) {
+  return double_enqueue_held(stream, run, nullptr, argument);
+}
+
+DOUBLE_API int double_enqueue_held(CUstream_st* stream, void (*run)(void*),
+                                   void (*drop)(void*), void* argument) {
   count("enqueue");
+  std::shared_ptr<void> held(argument, [drop](void* p) {
+    if (drop != nullptr) drop(p);
+  });
   return submit(reinterpret_cast<CUstream>(stream), "double_enqueue",
-                [run, argument] { run(argument); });
+                [run, held = std::move(held)] { run(held.get()); });
 }

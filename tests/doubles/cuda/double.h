@@ -48,6 +48,19 @@ void double_step(int on);
 // Runs run(argument) on the stream's thread, in order; in a capture it becomes
 // a node, and runs at every launch of the graph.  0, or a CUresult.
 int double_enqueue(CUstream_st* stream, void (*run)(void*), void* argument);
+// The same; drop(argument) when it can run no more: after it ran, or when its
+// graph and all that were made of it are destroyed.
+int double_enqueue_held(CUstream_st* stream, void (*run)(void*),
+                        void (*drop)(void*), void* argument);
+
+// While on, frees wait until no stream of the context has anything left, as the
+// real driver's do in fact: for what ends by an error and knows nothing of its
+// streams.
+void double_free_waits(int on);
+
+// While on, the legacy and the per-thread default stream are streams like
+// others: for callers who work on them.
+void double_default_streams(int on);
 
 // A kernel by name: run(parameters, grid, block, shared bytes).  `bytes` of the
 // one parameter are copied at launch.  Hides a compiled-in kernel of this name.
@@ -91,6 +104,10 @@ void double_engine(int device, int bundles);
 // The next call (or kernel, for "kernel") fails with this CUresult; sticky: and
 // all later ones of its context.  `entry` is a driver function's name.
 void double_fail(const char* entry, int result, int sticky);
+// The same of the n-th call from now on, counted from 1.
+void double_fail_at(const char* entry, int64_t n, int result, int sticky);
+// How many failures asked for have not come yet; they are forgotten.
+int64_t double_unfail(void);
 
 // Looks for what was written outside of blocks or after they were freed, as the
 // end of the process does.
@@ -98,4 +115,6 @@ void double_check_memory(void);
 
 // Bytes allocated and not freed, device and host together.
 int64_t double_live_bytes(void);
+// Streams, events and modules that are not destroyed, and retained contexts.
+int64_t double_live_handles(void);
 }

@@ -83,12 +83,14 @@ DOUBLE_API CUresult cuDriverGetVersion(int* version) {
 }
 
 DOUBLE_API CUresult cuDeviceGetCount(int* n) {
+  if (CUresult failed = injected("cuDeviceGetCount", nullptr)) return failed;
   if (!state().initialized) return kNotInitialized;
   *n = static_cast<int>(state().contexts.size());
   return kSuccess;
 }
 
 DOUBLE_API CUresult cuDeviceGet(CUdevice* device, int ordinal) {
+  if (CUresult failed = injected("cuDeviceGet", nullptr)) return failed;
   if (!state().initialized) return kNotInitialized;
   if (of_device(ordinal) == nullptr) return kInvalidDevice;
   *device = ordinal;
@@ -115,6 +117,9 @@ DOUBLE_API CUresult cuDeviceTotalMem_v2(size_t* bytes, CUdevice device) {
 
 DOUBLE_API CUresult cuDeviceGetAttribute(int* value, int attribute,
                                          CUdevice device) {
+  if (CUresult failed = injected("cuDeviceGetAttribute", nullptr)) {
+    return failed;
+  }
   if (of_device(device) == nullptr) return kInvalidDevice;
   switch (attribute) {
     // Few, so that grids are small and kernels loop.
@@ -157,11 +162,13 @@ DOUBLE_API CUresult cuDevicePrimaryCtxRelease_v2(CUdevice device) {
 }
 
 DOUBLE_API CUresult cuCtxGetCurrent(CUcontext* out) {
+  if (CUresult failed = injected("cuCtxGetCurrent", nullptr)) return failed;
   *out = handle(current_context());
   return kSuccess;
 }
 
 DOUBLE_API CUresult cuCtxPushCurrent_v2(CUcontext context) {
+  if (CUresult failed = injected("cuCtxPushCurrent", nullptr)) return failed;
   Lock lock(state().mutex);
   if (context == nullptr || impl(context)->retained == 0) {
     return kInvalidContext;
@@ -177,6 +184,11 @@ DOUBLE_API CUresult cuCtxPopCurrent_v2(CUcontext* out) {
 }
 
 DOUBLE_API CUresult cuCtxSetCurrent(CUcontext context) {
+  if (CUresult failed = injected("cuCtxSetCurrent", nullptr)) return failed;
+  Lock lock(state().mutex);
+  if (context != nullptr && impl(context)->retained == 0) {
+    return kInvalidContext;
+  }
   pop_context();
   if (context != nullptr) push_context(impl(context));
   return kSuccess;

@@ -207,17 +207,24 @@ DOUBLE_API CUresult cuModuleLoadData(CUmodule* module, const void* image) {
   if (CUresult unsafe = check_unsafe("cuModuleLoadData")) return unsafe;
   if (image == nullptr || !is_image(image)) return kInvalidImage;
   *module = reinterpret_cast<CUmodule>(context);
+  ++state().modules;
   return kSuccess;
 }
 
 DOUBLE_API CUresult cuModuleUnload(CUmodule module) {
-  return module == nullptr ? kInvalidHandle : kSuccess;
+  if (module == nullptr) return kInvalidHandle;
+  Lock lock(state().mutex);
+  --state().modules;
+  return check_unsafe("cuModuleUnload");
 }
 
 DOUBLE_API CUresult cuModuleGetFunction(CUfunction* function, CUmodule module,
                                         const char* name) {
   Lock lock(state().mutex);
   if (module == nullptr) return kInvalidHandle;
+  if (CUresult failed = injected("cuModuleGetFunction", current_context())) {
+    return failed;
+  }
   if (CUresult unsafe = check_unsafe("cuModuleGetFunction")) return unsafe;
   auto it = kernels().find(name);
   if (it == kernels().end()) return kNotFound;

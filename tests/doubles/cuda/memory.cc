@@ -2,6 +2,8 @@
 // and after the free, and copies between all kinds.
 #include "tests/doubles/cuda/memory.h"
 
+#include <sched.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <deque>
@@ -91,6 +93,9 @@ void drop_oldest() {
 }
 
 CUresult release(uint64_t begin, bool host) {
+  if (ContextImpl* context = current_context(); state().free_waits) {
+    while (context != nullptr && context->items != 0) sched_yield();
+  }
   Lock lock(state().mutex);
   count("free");
   auto it = heap().live.find(begin);
@@ -230,6 +235,7 @@ DOUBLE_API CUresult cuPointerGetAttribute(void* out, int attribute,
 DOUBLE_API CUresult cuMemsetD8Async(CUdeviceptr p, unsigned char value,
                                     size_t bytes, CUstream stream) {
   count("memset");
+  if (current_context() == nullptr) return kInvalidContext;
   {
     Lock lock(state().mutex);
     bool pageable = false;
@@ -243,6 +249,7 @@ DOUBLE_API CUresult cuMemsetD8Async(CUdeviceptr p, unsigned char value,
 DOUBLE_API CUresult cuMemcpyAsync(CUdeviceptr to, CUdeviceptr from,
                                   size_t bytes, CUstream stream) {
   count("memcpy");
+  if (current_context() == nullptr) return kInvalidContext;
   bool pageable = false;
   {
     Lock lock(state().mutex);

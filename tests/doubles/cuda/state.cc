@@ -113,7 +113,7 @@ CUresult injected(const char* entry, ContextImpl* context) {
   Lock lock(state().mutex);
   auto& failures = state().failures;
   for (auto it = failures.begin(); it != failures.end(); ++it) {
-    if (it->entry != entry) continue;
+    if (it->entry != entry || --it->at > 0) continue;
     CUresult result = it->result;
     if (it->sticky && context != nullptr) context->sticky = result;
     failures.erase(it);
@@ -199,6 +199,24 @@ DOUBLE_API int64_t double_mutated(void) {
 }
 
 DOUBLE_API void double_fail(const char* entry, int result, int sticky) {
+  double_fail_at(entry, 1, result, sticky);
+}
+
+DOUBLE_API void double_fail_at(const char* entry, int64_t n, int result,
+                               int sticky) {
   Lock lock(state().mutex);
-  state().failures.push_back({entry, result, sticky != 0});
+  state().failures.push_back({entry, result, sticky != 0, n});
+}
+
+DOUBLE_API int64_t double_unfail(void) {
+  Lock lock(state().mutex);
+  auto left = static_cast<int64_t>(state().failures.size());
+  state().failures.clear();
+  return left;
+}
+
+DOUBLE_API void double_free_waits(int on) { state().free_waits = on != 0; }
+
+DOUBLE_API void double_default_streams(int on) {
+  state().default_streams = on != 0;
 }

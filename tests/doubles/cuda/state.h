@@ -24,6 +24,7 @@ struct ContextImpl {
   int engine_streams = -1;  // `streams` when the engine had made its own
   int bundles = 0;
   std::atomic<CUresult> sticky{kSuccess};
+  std::atomic<int64_t> items{0};  // of its streams, that have not run
 };
 
 // A fault asked for by double_mutate.
@@ -38,6 +39,7 @@ struct InjectedFailure {
   std::string entry;
   CUresult result = kSuccess;
   bool sticky = false;
+  int64_t at = 1;  // which of the calls from now on
 };
 
 struct State {
@@ -48,6 +50,7 @@ struct State {
   std::atomic<uint64_t> seed{1};
   std::atomic<int64_t> delay_us{200};
   std::atomic<bool> step{false};
+  std::atomic<bool> default_streams{false}, free_waits{false};
   std::atomic<int> violations{0};
 
   std::map<std::string, int64_t> counts;
@@ -56,6 +59,7 @@ struct State {
   std::map<std::string, int64_t> sites;  // calls from each
   int64_t mutated = 0;
   std::vector<InjectedFailure> failures;
+  int64_t modules = 0;  // loaded
 };
 
 // Never destroyed: stream threads may outlive main.

@@ -38,6 +38,7 @@ struct StreamImpl::Queue {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<Item> items;
+  std::atomic<int64_t>* items_left = nullptr;
   bool busy = false, closing = false, has_thread = false;
   std::minstd_rand random;
   int64_t pace = 1;  // delays are multiplied with it
@@ -46,8 +47,10 @@ struct StreamImpl::Queue {
 StreamImpl::StreamImpl(ContextImpl* context_in, unsigned flags_in)
     : context(context_in), flags(flags_in), queue_(std::make_shared<Queue>()) {
   Lock lock(state().mutex);
-  queue_->random.seed(static_cast<uint32_t>(state().seed.load() * 7919 +
-                                            104729 * ++handles().created));
+  id = ++handles().created;
+  queue_->items_left = &context->items;
+  queue_->random.seed(
+      static_cast<uint32_t>(state().seed.load() * 7919 + 104729 * id));
   queue_->random.discard(4);  // near seeds begin alike
   // Some streams hurry ahead and some are always behind.
   constexpr int64_t kPaces[] = {0, 1, 1, 4};
@@ -73,6 +76,7 @@ void StreamImpl::run(std::shared_ptr<Queue> queue) {
     if (delay > 0) sleep_us(delay);
     item();
     item = nullptr;
+    --*queue->items_left;
     lock.lock();
     queue->busy = false;
     queue->changed.notify_all();
@@ -81,6 +85,7 @@ void StreamImpl::run(std::shared_ptr<Queue> queue) {
 
 void StreamImpl::push(Item item) {
   std::lock_guard lock(queue_->mutex);
+  ++context->items;
   queue_->items.push_back(std::move(item));
   if (!queue_->has_thread) {
     queue_->has_thread = true;
@@ -106,10 +111,29 @@ void StreamImpl::close() {
   queue_->changed.notify_all();
 }
 
+namespace {
+
+// Those of the library's own do not wait for the legacy stream, so it is like
+// any other here.  One per context and, for the other, thread; never destroyed.
+StreamImpl* default_stream(bool of_thread) {
+  ContextImpl* context = current_context();
+  if (context == nullptr) return nullptr;
+  static auto* legacy = new std::map<ContextImpl*, StreamImpl*>;
+  thread_local std::map<ContextImpl*, StreamImpl*> own;
+  StreamImpl*& stream = of_thread ? own[context] : (*legacy)[context];
+  if (stream == nullptr) stream = new StreamImpl(context, 0);
+  return stream;
+}
+
+}  // namespace
+
 StreamImpl* find_stream(CUstream stream, const char* caller) {
   Lock lock(state().mutex);
-  if (stream == nullptr || stream == legacy_stream() ||
-      stream == per_thread_stream()) {
+  const bool of_thread = stream == per_thread_stream();
+  if (stream == nullptr || stream == legacy_stream() || of_thread) {
+    if (stream != nullptr && state().default_streams) {
+      return default_stream(of_thread);
+    }
     violation("%s on a default stream", caller);
     return nullptr;
   }

@@ -62,7 +62,8 @@ struct StreamImpl {
 
   ContextImpl* const context;
   const unsigned flags;
-  int number = 0;  // of its context's, from 1
+  int number = 0;   // of its context's, from 1
+  uint64_t id = 0;  // of the process', never used again
   // Guarded by state().mutex.
   std::shared_ptr<Capture> capture;
   std::vector<size_t> tail;  // the captured nodes its next one comes after
@@ -80,6 +81,7 @@ struct EventImpl {
   // When it was made: how many streams its context had, and how many events
   // since the last of those.
   int streams = 0, number = 0;
+  ContextImpl* context = nullptr;
   std::shared_ptr<Point> point;      // null: not recorded, counts as reached
   std::shared_ptr<Capture> capture;  // not null: recorded in it
   std::vector<size_t> after;
@@ -95,7 +97,8 @@ struct Handles {
 
 Handles& handles();
 
-// Null for what is no live handle, and a violation for the legacy stream.
+// Null for what is no live handle.  Default streams: a violation, unless they
+// are allowed.
 StreamImpl* find_stream(CUstream stream, const char* caller);
 EventImpl* find_event(CUevent event);
 

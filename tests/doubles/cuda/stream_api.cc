@@ -4,6 +4,29 @@
 
 using namespace aliquot::cuda_double;
 
+namespace {
+
+// The next stream gets the handle of the last that was destroyed: so may the
+// driver's, and whoever knows streams by their handles takes one for another.
+std::vector<void*>& spare_handles() {
+  static auto* spare = new std::vector<void*>;
+  return *spare;
+}
+
+StreamImpl* make_stream(ContextImpl* context, unsigned flags) {
+  if (spare_handles().empty()) return new StreamImpl(context, flags);
+  void* place = spare_handles().back();
+  spare_handles().pop_back();
+  return new (place) StreamImpl(context, flags);
+}
+
+void destroy_stream(StreamImpl* stream) {
+  stream->~StreamImpl();
+  spare_handles().push_back(stream);
+}
+
+}  // namespace
+
 DOUBLE_API CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags,
                                                int) {
   Lock lock(state().mutex);
@@ -13,7 +36,7 @@ DOUBLE_API CUresult cuStreamCreateWithPriority(CUstream* stream, unsigned flags,
   if (CUresult failed = injected("cuStreamCreate", context)) return failed;
   if (CUresult sticky = context->sticky) return sticky;
   count("stream");
-  auto* s = new StreamImpl(context, flags);
+  auto* s = make_stream(context, flags);
   s->number = ++context->streams;
   context->events_since = 0;
   handles().streams.insert(s);
@@ -32,7 +55,7 @@ DOUBLE_API CUresult cuStreamDestroy_v2(CUstream stream) {
   if (s->capture != nullptr) s->capture->invalid = true;
   handles().streams.erase(s);
   s->close();  // what it holds is still run
-  delete s;
+  destroy_stream(s);
   return kSuccess;
 }
 
@@ -40,7 +63,17 @@ DOUBLE_API CUresult cuStreamGetCtx(CUstream stream, CUcontext* context) {
   Lock lock(state().mutex);
   StreamImpl* s = find_stream(stream, "cuStreamGetCtx");
   if (s == nullptr) return kInvalidHandle;
+  if (CUresult failed = injected("cuStreamGetCtx", s->context)) return failed;
   *context = handle(s->context);
+  return kSuccess;
+}
+
+DOUBLE_API CUresult cuStreamGetId(CUstream stream, unsigned long long* id) {
+  Lock lock(state().mutex);
+  StreamImpl* s = find_stream(stream, "cuStreamGetId");
+  if (s == nullptr) return kInvalidHandle;
+  if (CUresult failed = injected("cuStreamGetId", s->context)) return failed;
+  *id = s->id;
   return kSuccess;
 }
 
@@ -103,6 +136,7 @@ DOUBLE_API CUresult cuEventCreate(CUevent* event, unsigned flags) {
   count("event");
   auto* e = new EventImpl;
   e->flags = flags;
+  e->context = context;
   e->streams = context->streams;
   e->number = context->events_since++;
   handles().events.insert(e);
@@ -125,6 +159,8 @@ DOUBLE_API CUresult cuEventRecord(CUevent event, CUstream stream) {
   EventImpl* e = find_event(event);
   StreamImpl* s = find_stream(stream, "cuEventRecord");
   if (e == nullptr || s == nullptr) return kInvalidHandle;
+  if (current_context() == nullptr) return kInvalidContext;
+  if (e->context != s->context) return kInvalidHandle;
   const std::string site =
       site_of("record", *e, *s, __builtin_return_address(0));
   if (CUresult failed = injected("cuEventRecord", s->context)) return failed;
@@ -150,6 +186,7 @@ DOUBLE_API CUresult cuStreamWaitEvent(CUstream stream, CUevent event,
   EventImpl* e = find_event(event);
   StreamImpl* s = find_stream(stream, "cuStreamWaitEvent");
   if (e == nullptr || s == nullptr) return kInvalidHandle;
+  if (current_context() == nullptr) return kInvalidContext;
   const std::string site = site_of("wait", *e, *s, __builtin_return_address(0));
   if (CUresult failed = injected("cuStreamWaitEvent", s->context)) {
     return failed;
@@ -188,7 +225,11 @@ DOUBLE_API CUresult cuEventQuery(CUevent event) {
     return context->sticky;
   }
   if (CUresult unsafe = check_capture()) return unsafe;
-  if (e->capture != nullptr) return kCapturedEvent;
+  // No item of it ran, so whoever asks spoils the capture.
+  if (e->capture != nullptr) {
+    e->capture->invalid = true;
+    return kCapturedEvent;
+  }
   if (e->point == nullptr || e->point->reached()) return kSuccess;
   return mutate("early_done") ? kSuccess : kNotReady;
 }
@@ -202,10 +243,21 @@ DOUBLE_API CUresult cuEventSynchronize(CUevent event) {
     EventImpl* e = find_event(event);
     if (e == nullptr) return kInvalidHandle;
     if (CUresult unsafe = check_unsafe("cuEventSynchronize")) return unsafe;
-    if (e->capture != nullptr) return kCapturedEvent;
+    if (e->capture != nullptr) {
+      e->capture->invalid = true;
+      return kCapturedEvent;
+    }
     point = e->point;
   }
   if (point != nullptr) point->wait();
   ContextImpl* context = current_context();
   return context == nullptr ? kSuccess : context->sticky.load();
+}
+
+DOUBLE_API int64_t double_live_handles(void) {
+  Lock lock(state().mutex);
+  auto live =
+      static_cast<int64_t>(handles().streams.size() + handles().events.size());
+  for (ContextImpl* context : state().contexts) live += context->retained;
+  return live + state().modules;
 }

@@ -28,6 +28,12 @@ void enqueue_on_stream(void* argument) {
   run_launch(*static_cast<Launch*>(argument));
 }
 
+void drop_launch(void* argument) {
+  auto* launch = static_cast<Launch*>(argument);
+  if (launch->captured) --launch->comm->in_graphs;
+  delete launch;
+}
+
 // Puts what a group collected on the stream of each communicator.
 void launch_now(Launch* launch, RawStream stream) {
   Comm& comm = *launch->comm;
@@ -42,8 +48,12 @@ void launch_now(Launch* launch, RawStream stream) {
               "a failure asked for");
   }
   launch->captured = capturing(stream);
-  if (!launch->captured) ++comm.issued;
-  enqueue(stream, enqueue_on_stream, launch);
+  if (launch->captured) {
+    ++comm.in_graphs;
+  } else {
+    ++comm.issued;
+  }
+  enqueue(stream, enqueue_on_stream, drop_launch, launch);
 }
 
 // The fault "communicators in another order": holds a launch back until this

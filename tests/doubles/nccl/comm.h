@@ -86,6 +86,7 @@ struct Comm {
   uint64_t issued = 0;                 // launches
   std::atomic<uint64_t> completed{0};  // launches
   std::atomic<int32_t> running{0};
+  std::atomic<int32_t> in_graphs{0};     // launches that a graph may run again
   uint64_t collectives = 0, rounds = 0;  // on the stream's thread
   std::vector<PremulOp> ops;
 
@@ -101,8 +102,9 @@ void run_launch(Launch& launch);
 
 // Reported where the stand-in for the driver counts them.
 void violation(const std::string& text);
-// Puts it on the stream.
-int enqueue(RawStream stream, void (*run)(void*), void* argument);
+// Puts it on the stream; drop: when it can run no more.
+int enqueue(RawStream stream, void (*run)(void*), void (*drop)(void*),
+            void* argument);
 bool capturing(RawStream stream);
 
 // ---- arithmetic

@@ -216,6 +216,8 @@ NCCL_API NcclResult ncclCommFinalize(CommHandle handle) {
   comm->slot(comm->rank).finalized.store(1);
   return begin(*comm, [comm] {
     if (comm->completed.load() < comm->issued) return false;
+    // As with NCCL: a communicator waits for graphs that use it.
+    if (comm->in_graphs.load() != 0) return false;
     for (int32_t q = 0; q < comm->size; ++q) {
       Slot& slot = comm->slot(q);
       if (slot.finalized.load() == 0 && slot.gone.load() == 0) return false;
@@ -248,7 +250,7 @@ NCCL_API NcclResult ncclCommAbort(CommHandle handle) {
   comm->aborted.store(true);
   int64_t hang_ms = setting("ALIQUOT_DOUBLE_NCCL_ABORT_MS", 0);
   if (hang_ms > 0) usleep(static_cast<useconds_t>(hang_ms) * 1000);
-  while (comm->running.load() != 0) usleep(100);
+  while (comm->running.load() != 0 || comm->in_graphs.load() != 0) usleep(100);
   detach_name(comm->name);
   bury(comm);
   return kSuccess;

@@ -78,11 +78,12 @@ void violation(const std::string& text) {
   }
 }
 
-int enqueue(RawStream stream, void (*run)(void*), void* argument) {
-  using Function = int (*)(RawStream, void (*)(void*), void*);
-  static auto put = reinterpret_cast<Function>(
-      dlsym(dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_NOW), "double_enqueue"));
-  return put == nullptr ? 1 : put(stream, run, argument);
+int enqueue(RawStream stream, void (*run)(void*), void (*drop)(void*),
+            void* argument) {
+  using Function = int (*)(RawStream, void (*)(void*), void (*)(void*), void*);
+  static auto put = reinterpret_cast<Function>(dlsym(
+      dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_NOW), "double_enqueue_held"));
+  return put == nullptr ? 1 : put(stream, run, drop, argument);
 }
 
 bool capturing(RawStream stream) {

@@ -175,6 +175,25 @@ BOOST_AUTO_TEST_CASE(an_error_of_nccl_is_told) {
   });
 }
 
+// A card that breaks lets every event happen: no result is made of that, and
+// the peers hear of it.
+BOOST_AUTO_TEST_CASE(a_device_that_fails_is_told) {
+  gpu_everywhere({2}, [](Rank& rank, Gpu& gpu) {
+    GpuBytes bytes(rank, gpu, 400);
+    rank.check_ok(outcome(rank, gpu, sum_of(bytes, 100)), "before");
+    all_there(rank);
+    if (rank.rank == 1) {
+      ALQ_DOUBLE("libcuda.so.1", double_fail)("kernel", 700, 1);
+      kernels::FillArgs fill{bytes.data(), 100, 0, 4};
+      rank.check_ok(gpu.device->launch(gpu.stream.get(), kernels::OpCode::kFill,
+                                       &fill, sizeof fill),
+                    "launch");
+    }
+    check_error(rank, outcome(rank, gpu, sum_of(bytes, 100)), ALQ_INTERNAL,
+                {"rank 1 says", "CUDA_ERROR_ILLEGAL_ADDRESS"});
+  });
+}
+
 BOOST_AUTO_TEST_CASE(an_abort_that_blocks_does_not_block_the_host) {
   GpuOptions options;
   options.environment = {{"ALIQUOT_DOUBLE_NCCL_ABORT_MS", "1500"}};

@@ -200,6 +200,135 @@ BOOST_AUTO_TEST_CASE(captured_and_replayed) {
       rank.check(diff.empty(), fmt::format("replay {}: {}", i, diff));
     }
     check_sum(rank, gpu, *gpu.group, "after replays");
+    ALQ_DOUBLE("libcuda.so.1", cuGraphExecDestroy)(exec);
+    ALQ_DOUBLE("libcuda.so.1", cuGraphDestroy)(graph);
+  });
+}
+
+// NCCL ends no communicator that a graph may use again.
+BOOST_AUTO_TEST_CASE(a_graph_keeps_its_communicator) {
+  gpu_everywhere({2}, [](Rank& rank, Gpu& gpu) {
+    const int64_t count = 100;
+    GpuBytes bytes(rank, gpu, 4 * count);
+    auto* stream = static_cast<CUstream>(gpu.device->native(*gpu.stream));
+    CUgraph graph = nullptr;
+    ALQ_DOUBLE("libcuda.so.1", cuStreamBeginCapture_v2)(stream, 1);
+    rank.check_ok(gpu.group->issue(sum_of(bytes.data(), count),
+                                   gpu.stream.get(), nullptr),
+                  "captured");
+    ALQ_DOUBLE("libcuda.so.1", cuStreamEndCapture)(stream, &graph);
+    Status closed = gpu.group->close(Deadline::after(300'000'000));
+    rank.check(closed.code() == ALQ_DEADLINE_EXCEEDED &&
+                   closed.message().find("CUDA graph") != std::string::npos,
+               "says why: " + closed.message());
+    ALQ_DOUBLE("libcuda.so.1", cuGraphDestroy)(graph);
+  });
+}
+
+// The thread's own context is current again after every call.
+BOOST_AUTO_TEST_CASE(the_callers_context_stays_current) {
+  gpu_everywhere({2}, [](Rank& rank, Gpu& gpu) {
+    auto retain = ALQ_DOUBLE("libcuda.so.1", cuDevicePrimaryCtxRetain);
+    auto current = reinterpret_cast<CUresult (*)(CUcontext*)>(
+        double_symbol("libcuda.so.1", "cuCtxGetCurrent"));
+    const CUdevice other = 1 - rank.rank % 2;
+    CUcontext theirs = nullptr, now = nullptr;
+    retain(&theirs, other);
+    ALQ_DOUBLE("libcuda.so.1", cuCtxPushCurrent_v2)(theirs);
+    auto check = [&](const char* what) {
+      current(&now);
+      rank.check(now == theirs, fmt::format("{} changed the context", what));
+    };
+    GpuBytes bytes(rank, gpu, 400);
+    check("allocate");
+    check_sum(rank, gpu, *gpu.group, "a sum");
+    check("a sum");
+    auto half =
+        gpu.group->split(0, rank.rank, "half", rank.context->deadline(0));
+    rank.check_ok(half.status(), "split");
+    check("split");
+    if (half.ok()) {
+      rank.check_ok((*half)->close(rank.context->deadline(0)), "close");
+    }
+    check("close");
+    ALQ_DOUBLE("libcuda.so.1", cuCtxPopCurrent_v2)(&now);
+    ALQ_DOUBLE("libcuda.so.1", cuDevicePrimaryCtxRelease_v2)(other);
+  });
+}
+
+// A caller's new stream gets the handle of one that was destroyed with work on
+// it; what it issues still comes after that.
+BOOST_AUTO_TEST_CASE(a_handle_that_comes_back_is_another_stream) {
+  gpu_everywhere({2}, [](Rank& rank, Gpu& gpu) {
+    const int64_t count = 5000;
+    GpuBytes bytes(rank, gpu, 4 * count);
+    const Coll sum = sum_of(bytes.data(), count);
+    auto create = ALQ_DOUBLE("libcuda.so.1", cuStreamCreate);
+    auto destroy = ALQ_DOUBLE("libcuda.so.1", cuStreamDestroy_v2);
+    CudaBound bound(*gpu.device);
+    rank.check_ok(bound.status(), "bind");
+    int64_t again = 0;
+    void* before = nullptr;
+    ALQ_DOUBLE("libcuda.so.1", double_reset_counts)();
+    for (int i = 0; i < 8; ++i) {
+      CUstream raw = nullptr;
+      rank.check(create(&raw, kStreamNonBlocking) == kSuccess, "create");
+      again += raw == before;
+      before = raw;
+      alq_stream given = {ALQ_DEVICE_CUDA, gpu.device->ordinal(), raw};
+      auto stream = gpu.device->from_abi(&given);
+      rank.check_ok(stream.status(), "from_abi");
+      rank.check_ok(gpu.group->issue(sum, *stream, nullptr), "sum");
+      destroy(raw);
+    }
+    rank.check(again > 0, "no handle came back");
+    if (rank.kind == RankKind::kProcesses) {
+      int64_t waits = ALQ_DOUBLE("libcuda.so.1", double_count)("wait");
+      rank.check(waits == 8, fmt::format("{} waits", waits));
+    }
+    check_sum(rank, gpu, *gpu.group, "afterwards");
+  });
+}
+
+// One handle is another stream for every thread.
+BOOST_AUTO_TEST_CASE(per_thread_default_streams_are_ordered) {
+  gpu_everywhere({2}, [](Rank& rank, Gpu& gpu) {
+    ALQ_DOUBLE("libcuda.so.1", double_default_streams)(1);
+    GpuBytes bytes(rank, gpu, 400);
+    const Coll sum = sum_of(bytes.data(), 100);
+    for (int i = 0; i < 4; ++i) {
+      for (void* handle : {static_cast<void*>(per_thread_stream()),
+                           static_cast<void*>(legacy_stream())}) {
+        std::thread([&] {
+          CudaBound bound(*gpu.device);
+          alq_stream given = {ALQ_DEVICE_CUDA, gpu.device->ordinal(), handle};
+          auto stream = gpu.device->from_abi(&given);
+          rank.check_ok(stream.status(), "from_abi");
+          rank.check_ok(gpu.group->issue(sum, *stream, nullptr), "sum");
+        }).join();
+      }
+    }
+    check_sum(rank, gpu, *gpu.group, "afterwards");
+  });
+}
+
+// A capture that went wrong fails the call and not the group.
+BOOST_AUTO_TEST_CASE(a_spoilt_capture_is_refused) {
+  gpu_everywhere({2}, [](Rank& rank, Gpu& gpu) {
+    GpuBytes bytes(rank, gpu, 400);
+    auto* stream = static_cast<CUstream>(gpu.device->native(*gpu.stream));
+    auto query = reinterpret_cast<CUresult (*)(CUstream)>(
+        double_symbol("libcuda.so.1", "cuStreamQuery"));
+    CUgraph graph = nullptr;
+    ALQ_DOUBLE("libcuda.so.1", cuStreamBeginCapture_v2)(stream, 1);
+    query(stream);
+    Status refused =
+        gpu.group->issue(sum_of(bytes.data(), 100), gpu.stream.get(), nullptr);
+    rank.check(refused.code() == ALQ_FAILED_PRECONDITION,
+               "refused: " + refused.message());
+    ALQ_DOUBLE("libcuda.so.1", cuStreamEndCapture)(stream, &graph);
+    rank.check_ok(gpu.group->status(), "still well");
+    check_sum(rank, gpu, *gpu.group, "after the capture");
   });
 }
 

@@ -70,6 +70,7 @@ SAME(pointer_attribute, PFN_cuPointerGetAttribute_v4000);
 SAME(stream_create, PFN_cuStreamCreate_v2000);
 SAME(stream_destroy, PFN_cuStreamDestroy_v4000);
 SAME(stream_context, PFN_cuStreamGetCtx_v9020);
+SAME(stream_id, PFN_cuStreamGetId_v12000);
 SAME(stream_wait_event, PFN_cuStreamWaitEvent_v3020);
 SAME(stream_capture_info, PFN_cuStreamGetCaptureInfo_v11030);
 SAME(exchange_capture_mode, PFN_cuThreadExchangeStreamCaptureMode_v10010);

@@ -248,6 +248,13 @@ BOOST_FIXTURE_TEST_CASE(captures_need_a_quiet_device, Fixture) {
   BOOST_TEST(status.code() == ALQ_FAILED_PRECONDITION);
   BOOST_TEST(status.message().find("before the capture") != std::string::npos);
   CUgraph graph = nullptr;
+  // What is done in a moment is waited for.
+  std::thread later([&held] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    held.go = true;
+  });
+  ok(device->wait(a.get(), *e, soon()));
+  later.join();
   BOOST_TEST(cuStreamEndCapture(raw, &graph) == 0);  // it is still good
   cuGraphDestroy(graph);
   held.go = true;

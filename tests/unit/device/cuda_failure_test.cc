@@ -1,5 +1,11 @@
 // The CUDA device over the stand-in for the driver: the caller's streams,
 // errors, and what it tells about itself.
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
 #include "tests/unit/device/cuda_fixture.h"
 
 using namespace aliquot;             // NOLINT
@@ -88,6 +94,41 @@ BOOST_FIXTURE_TEST_CASE(opening_says_what_is_missing, Fixture) {
   BOOST_TEST(other_card.status().code() == ALQ_UNAVAILABLE);
   BOOST_TEST(other_card.status().message().find("ALQ_CUDA_ARCHS") !=
              std::string::npos);
+}
+
+// The driver would read beyond what was cut.
+BOOST_FIXTURE_TEST_CASE(images_are_whole_files, Fixture) {
+  const std::string folder =
+      (std::filesystem::temp_directory_path() / "aliquot-image-").string() +
+      std::to_string(getpid());
+  std::filesystem::create_directories(folder);
+  auto open = [&](const std::string& path) {
+    auto context = make_context();
+    context->cuda_image = path;
+    return CudaDevice::open(context, 0).status();
+  };
+  auto with_bytes = [&](const std::string& bytes) {
+    std::ofstream(folder + "/image", std::ios::binary) << bytes;
+    return open(folder + "/image");
+  };
+  std::string fatbin("\x50\xed\x55\xba\x01\0\x10\0\x40\0\0\0\0\0\0\0", 16);
+  ok(with_bytes(fatbin + std::string(64, 'x')));
+  BOOST_TEST(with_bytes(fatbin + std::string(63, 'x')).code() ==
+             ALQ_INVALID_ARGUMENT);
+  BOOST_TEST(with_bytes(fatbin.substr(0, 9)).code() == ALQ_INVALID_ARGUMENT);
+  BOOST_TEST(with_bytes("\177ELF").code() == ALQ_INVALID_ARGUMENT);
+  BOOST_TEST(with_bytes(std::string(8, '\0')).code() == ALQ_INVALID_ARGUMENT);
+  BOOST_TEST(with_bytes("a text, but no PTX").code() == ALQ_UNAVAILABLE);
+  ok(with_bytes("// PTX"));
+  BOOST_TEST(with_bytes("").code() == ALQ_NOT_FOUND);
+  const std::string pipe = folder + "/pipe";
+  BOOST_REQUIRE_EQUAL(mkfifo(pipe.c_str(), 0600), 0);
+  for (const std::string& path :
+       {std::string("/dev/zero"), pipe, folder, folder + "/nothing"}) {
+    BOOST_TEST_INFO(path);
+    BOOST_TEST(open(path).code() == ALQ_NOT_FOUND);
+  }
+  std::filesystem::remove_all(folder);
 }
 
 BOOST_FIXTURE_TEST_CASE(stamps_are_on_the_hosts_clock, Fixture) {
