@@ -1027,13 +1027,12 @@ typedef struct alq_step_report {
  *   On CUDA a step without report only enqueues: it allocates nothing and waits
  *   for nothing, so that it can be captured in a CUDA graph (with a report it
  *   can not).  A replay repeats the step with the weights, rates and clip norm
- *   that were captured, and counts itself; it gathers what was stale when it was
- *   captured, so capture whole steps, right after a step.  Whether such a step
- *   is taken,
- *   skipped or refused (RANK_MISMATCH, or FAILED_PRECONDITION for the sum of
- *   weights; nothing was changed then) is decided on the device: the first
- *   refusal is returned, once, by the next call that waits: alq_step with a
- *   report, alq_param_read, _write or _touch, a new plan's commit, close.
+ *   that were captured, gathers what the graph uses, and counts itself: capture
+ *   whole steps.  Whether such a step is taken, skipped or refused
+ *   (RANK_MISMATCH, or FAILED_PRECONDITION for the sum of weights; nothing was
+ *   changed then) is decided on the device: the first refusal is returned, once,
+ *   by the next call that waits: alq_step with a report, alq_param_read, _write
+ *   or _touch, a new plan's commit, close.
  * Thread: collective.  Blocks: until deadline; on CUDA without report, never. */
 ALQ_API alq_status alq_step(alq_engine* engine, const alq_step_desc* desc,
                             const alq_stream* stream, alq_step_report* report,

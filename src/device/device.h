@@ -70,6 +70,8 @@ class Device {
   // Fails while the stream only notes its operations for later launches: then
   // the host can not wait for them.
   virtual Status check_waitable(Stream&) { return {}; }
+  // The capture that notes the stream's operations, 0: none.
+  virtual Result<uint64_t> capture(Stream&) { return 0; }
 
   // Keeps the object alive until the stream has done what it has now.
   virtual Status pin(Stream& stream, std::shared_ptr<void> object) = 0;

@@ -127,6 +127,7 @@ class Engine {
   void fill_view(int32_t unit, int32_t pass, alq_unit_view* view);
   Status check_into(int32_t unit, void* const* into) const;
   Status copy_into(int32_t unit, Stream* stream, void* const* into);
+  Status follow_capture(Stream* stream);
 
   // join.cc: what is called here, for ranks that follow, and following.
   Status record(const Call& call) {
@@ -232,6 +233,7 @@ class Engine {
   bool reads_peers_ = false;  // passes do: some parameters are sharded
   bool gathered_since_sync_ = false;
   bool grads_exposed_ = false;  // since this step began: they may have changed
+  uint64_t capture_ = 0;        // that the last unit began in
   bool dirty_ = false;          // written since the last meeting
 };
 

@@ -232,6 +232,16 @@ Status Engine::copy_into(int32_t unit, Stream* stream, void* const* into) {
   return executor_->used_on(stream);
 }
 
+// A graph gathers what it uses each time it is launched, whatever was there
+// when it was captured; and what it noted has not happened when it ends.
+Status Engine::follow_capture(Stream* stream) {
+  if (!device_->asynchronous() || stream == nullptr) return {};
+  ALQ_ASSIGN(uint64_t capture, device_->capture(*stream));
+  if (capture != capture_) core_->touch();
+  capture_ = capture;
+  return {};
+}
+
 Status Engine::unit_begin(int32_t unit, int32_t pass, Stream* stream,
                           alq_unit_view* view) {
   ALQ_TRY(need_committed("unit_begin"));
@@ -242,6 +252,7 @@ Status Engine::unit_begin(int32_t unit, int32_t pass, Stream* stream,
   }
   ALQ_TRY(check_into(unit, view->into));
   ALQ_TRY(context_->faults.point("engine.begin"));
+  ALQ_TRY(follow_capture(stream));
   bool lend = (view->flags & ALQ_VIEW_PUSH) == 0;
   CoreError error = core_->unit_begin(unit, pass, lend);
   if (!error.ok()) return explain(error, "unit_begin", unit, pass);

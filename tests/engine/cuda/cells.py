@@ -39,6 +39,7 @@ class Cell:
     evaluates: bool = False
     holds: bool = False
     captures: bool = False  # steps after the first are one graph's launches
+    around: bool = False    # evaluated before these and after them
     streams: int = 1        # 2: every step on the other one
     drops: str = ""         # released with this in flight: a call's work
     collects: bool = False  # first some collectives, on two streams
@@ -120,6 +121,12 @@ CELLS = [
     Cell("FSDP, captured, stops early", FSDP, 2, captures=True, steps=4,
          passes="stops"),
     Cell("FSDP, captured", FSDP, 2, captures=True, steps=4),
+    Cell("FSDP, captured, evaluated around", FSDP, 2, captures=True, steps=4,
+         around=True),
+    Cell("ZERO2, captured, evaluated around", ZERO2, 2, captures=True, steps=4,
+         around=True, microbatches=3),
+    Cell("HSDP, captured, evaluated around", HYBRID, 4, mesh=HSDP,
+         captures=True, steps=4, around=True, prefetch=PLENTY),
     Cell("DDP, captured, 3 microbatches", DDP, 2, captures=True, steps=4,
          microbatches=3),
     Cell("FSDP, not poisoned", FSDP, 2, microbatches=3, poison=False),

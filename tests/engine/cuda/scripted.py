@@ -390,6 +390,8 @@ def run(world, cell, ops, doubles, at=nothing):
     seen = [collect(world, stream)] if cell.collects else []
     reports = []
     for step in range(cell.steps):
+        if cell.around and step == 1:
+            model.evaluate()
         if cell.captures and step == 1 and world.stream is not None:
             replay(model, stream, cell.steps - 1)
             break
@@ -403,6 +405,8 @@ def run(world, cell, ops, doubles, at=nothing):
             model.hold()
     if cell.captures:
         reports = reports[:1]
+    if cell.around:
+        model.evaluate()
     seen.append(model.looks())
     for what in (_ffi.ALQ_VALUE, _ffi.ALQ_GRAD, *cell.states()):
         seen.append(digest(model.read(what)))
