@@ -211,7 +211,11 @@ CollResult measure(Team& team, alq_group* group, alq_context* context,
   std::memset(team.memory(s.rank), 0,
               static_cast<size_t>(2 * s.elements) * sizeof(float));
   team.barrier();
-  for (int i = 0; i < kWarmUp; ++i) library(), bare();
+  for (int i = 0; i < kWarmUp; ++i) {
+    if (options.fresh) fresh_batch(team, library, 1, b.src, s.src_count());
+    if (!options.fresh) library();
+    bare();
+  }
   double estimate = batch(team, library, 3);
   CollResult result;
   result.what = what;
