@@ -236,10 +236,11 @@ void order(Rank& rank, const Run& run) {
   Group &first = odd ? **b : **a, &second = odd ? **a : **b;
   int32_t distance = std::abs(rank.rank - run.victim);
   bool apart = run.op == Op::kMessages && distance == 2;
-  // What the victim waits in is known to all only if it comes first.
+  // What the victim waits in is known to the others if it comes first, and what
+  // they wait in to it if they come soon.
   if (odd) rank.shared(kMet).fetch_add(1);
   wait_for(rank, kMet, 1);
-  if (!odd) std::this_thread::sleep_for(std::chrono::milliseconds(ms / 2));
+  if (!odd) std::this_thread::sleep_for(std::chrono::milliseconds(ms / 4));
   int64_t start = now_ns();
   Status status = exercise.call(first);
   Failure f{status, now_ns() - start};
