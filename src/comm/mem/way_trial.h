@@ -54,6 +54,7 @@ class WayTrial {
       like_ = like;
       now_ = usual_way_ = trying() ? usual_way_ : way;
       count_ = 0;
+      for (Other& other : others_) other.soon(now);
       return now_;
     }
     if (way != now_) return now_;  // it began before the change
@@ -75,10 +76,17 @@ class WayTrial {
   static constexpr int32_t kIgnored = 2;
   static constexpr int64_t kOften = 32, kRarely = 1024;
 
-  // How long ago a way was tried, and how long it is left alone then, in times
-  // that the trial took.
+  // When a way is due again, and how long it is left alone after a trial, in
+  // times that this took.
   struct Other {
-    int64_t next = 0, patience = kOften;
+    int64_t next = 0, patience = kOften, took = 0;
+
+    void leave_alone(int64_t now) { next = now + patience * took; }
+    // What was found of other operations says less of these.
+    void soon(int64_t now) {
+      patience = kOften;
+      next = std::min(next, now + patience * took);
+    }
   };
 
   bool trying() const { return now_ != usual_way_; }
@@ -106,7 +114,8 @@ class WayTrial {
     const bool keep = best_ < usual - usual / 16;
     Other& loser = others_[keep ? usual_way_ : now_];
     loser.patience = keep ? kOften : std::min(2 * loser.patience, kRarely);
-    loser.next = now + loser.patience * (now - began_);
+    loser.took = now - began_;
+    loser.leave_alone(now);
     now_ = usual_way_ = keep ? now_ : usual_way_;
     count_ = 0;
     return now_;

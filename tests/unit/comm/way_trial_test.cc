@@ -99,6 +99,15 @@ BOOST_AUTO_TEST_CASE(another_operation_ends_a_trial_as_it_began) {
   BOOST_TEST(machine.way == kCached);
 }
 
+BOOST_AUTO_TEST_CASE(other_operations_are_tried_anew) {
+  Machine machine;
+  machine.run(200000);  // the slower way is left alone for long
+  BOOST_TEST(machine.way == kStreamed);
+  machine.ns[kCached] = 20;
+  machine.run(1000, 2);
+  BOOST_TEST(machine.way == kCached);
+}
+
 // Operations are queued while the way changes.
 BOOST_AUTO_TEST_CASE(what_began_before_a_change_does_not_count) {
   WayTrial trial;
