@@ -252,7 +252,11 @@ void order(Rank& rank, const Run& run) {
   Expect e{
       odd ? others_than(run, {run.victim}) : std::vector<int32_t>{run.victim},
       {ALQ_DEADLINE_EXCEEDED}};
-  e.words = {"last seen", fmt::format("of group \"{}\"", second.name())};
+  e.words = {"last seen"};
+  // Of a message the other end may have ended a moment ago, and wait again.
+  if (run.op != Op::kMessages) {
+    e.words.push_back(fmt::format("of group \"{}\"", second.name()));
+  }
   e.limit_ms = ms + kPromptMs;
   if (run.op == Op::kMessages) e.codes.push_back(ALQ_GROUP_POISONED);
   judge(rank, e, &first, f);
