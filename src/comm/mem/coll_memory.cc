@@ -35,8 +35,9 @@ void CollOp::locate() {
   Slot& slot = core.control.slot(me, number);
   const bool asks =
       !core.one_process && core.world->cma && core.world->context->huge_pages;
-  const bool reads =
-      way_now(*core.world, private_kind(), largest_part(*this)) == kRead;
+  auto reads = [this] {
+    return way_now(*core.world, private_kind(), largest_part(*this)) == kRead;
+  };
   auto fill = [&](const void* data, int64_t n, std::shared_ptr<Segment>* hold) {
     Location at{};
     if (n == 0) return at;
@@ -46,7 +47,7 @@ void CollOp::locate() {
     at.bytes = n;
     *hold = core.world->segments->find(data, n);
     if (*hold == nullptr) {
-      if (asks && reads)
+      if (asks && reads())
         counts.syscalls += core.world->huge_pages.comes(data, n);
       return at;
     }

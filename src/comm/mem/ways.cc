@@ -8,11 +8,14 @@ namespace {
 // The ways that trials may take; empty: none.
 uint32_t possible_ways(const World& world, Moved what) {
   const Context& hints = *world.context;
-  if (hints.stage_streams.has_value()) return 0;
-  if (what == Moved::kResults) return kStores;
+  uint32_t stores = kStores;
+  if (hints.stage_streams.has_value()) {
+    stores = 1u << (*hints.stage_streams ? kStreamed : kCached);
+  }
+  if (what == Moved::kResults) return stores;
   const bool sums = what == Moved::kSums;
   if ((sums ? hints.stage_sums : hints.stage_copies).has_value()) return 0;
-  return kStores | (world.cma ? 1u << kRead : 0);
+  return stores | (world.cma ? 1u << kRead : 0);
 }
 
 }  // namespace
