@@ -93,7 +93,11 @@ def killed():
     """Rank 1 dies while the others wait for it."""
     world = begin()
     dist.barrier()
+    store = dist.distributed_c10d._get_default_store()
+    store.add("out of the barrier", 1)
     if world.rank == 1:
+        while store.add("out of the barrier", 0) < world.size:
+            time.sleep(0.01)
         os.kill(os.getpid(), signal.SIGKILL)
     pending = dist.irecv(torch.ones(3), 1)
     error, seconds = failure(dist.all_reduce, torch.ones(5))
