@@ -254,7 +254,8 @@ ALQ_API alq_status alq_abort(alq_context* ctx, const char* reason,
 
 /* Drops the handle.  A context released without alq_close counts as a rank
  * that left: its peers' pending and later calls fail naming it.
- * Thread: any.  Blocks: never. */
+ * Thread: any.  Blocks: never; with NCCL until it has freed its communicators,
+ * at most 8 s. */
 ALQ_API void alq_release(alq_context* ctx);
 
 /* JSON: world, device, threads, transports in use and why, libraries loaded
@@ -1028,7 +1029,8 @@ typedef struct alq_step_report {
  *   for nothing, so that it can be captured in a CUDA graph (with a report it
  *   can not).  A replay repeats the step with the weights, rates and clip norm
  *   that were captured, gathers what the graph uses, and counts itself: capture
- *   whole steps.  Whether such a step is taken, skipped or refused
+ *   whole steps, and destroy the graph before the context, whose communicators
+ *   it holds.  Whether such a step is taken, skipped or refused
  *   (RANK_MISMATCH, or FAILED_PRECONDITION for the sum of weights; nothing was
  *   changed then) is decided on the device: the first refusal is returned, once,
  *   by the next call that waits: alq_step with a report, alq_param_read, _write

@@ -104,7 +104,8 @@ Runtime::~Runtime() {
   if (!aborts_done(Deadline::after(context->scaled(kAbortNs)))) {
     context->log.warn("nccl",
                       "rank {}: ncclCommAbort still blocks; the communicator "
-                      "and its memory stay until the process ends",
+                      "and its memory stay until the process ends (destroy "
+                      "CUDA graphs before the context whose steps they hold)",
                       context->rank);
   }
 }

@@ -112,6 +112,9 @@ class Stream:
     def replay(self):
         self.call("cuGraphLaunch", self.graph, self.handle())
 
+    def end_graph(self):
+        self.call("cuGraphExecDestroy", self.graph)
+
     def context(self, body):
         current = ctypes.c_void_p()
         self.call("cuStreamGetCtx", self.handle(), ctypes.byref(current))
@@ -431,6 +434,7 @@ def replay(model, stream, times):
     for _ in range(times):
         stream.replay()
     stream.sync()
+    stream.end_graph()
     del keep
 
 
