@@ -8,7 +8,8 @@ namespace aliquot::tools {
 namespace {
 
 constexpr int64_t kSmallBytes = 16 * 1024;
-constexpr int64_t kBlock = 8192;  // elements; stays in the first two caches
+constexpr int64_t kBlock = 8192;   // elements; stays in the first two caches
+constexpr int64_t kPushed = 2048;  // stays in the first
 
 // out = a + b; the same loop for every instruction set.
 inline __attribute__((always_inline)) void add_loop(float* out, const float* a,
@@ -86,6 +87,22 @@ void all_reduce_small(Team& team, const FloorBuffers& b) {
   if (copies) copy(b.dst(Op::kAllReduce, team.rank()), sum, b.elements);
 }
 
+// Sums into the own dst, and from there, while it is in the first cache, into
+// the others'.
+void sum_for_all(const FloorBuffers& b, int64_t at, int64_t count) {
+  const Team& team = *b.team;
+  auto sum = b.in_place ? sum_ranks_in_place : sum_ranks;
+  float* mine = b.dst(Op::kAllReduce, team.rank());
+  for (int64_t i = at; i < at + count; i += kPushed) {
+    int64_t m = std::min(kPushed, at + count - i);
+    sum(Op::kAllReduce, b, mine + i, i, m);
+    for (int step = 1; step < team.size(); ++step) {
+      int p = (team.rank() + step) % team.size();
+      copy(b.dst(Op::kAllReduce, p) + i, mine + i, m);
+    }
+  }
+}
+
 void all_reduce(Team& team, const FloorBuffers& b) {
   if (b.elements * static_cast<int64_t>(sizeof(float)) <= kSmallBytes) {
     return all_reduce_small(team, b);
@@ -95,6 +112,10 @@ void all_reduce(Team& team, const FloorBuffers& b) {
   float* mine = b.dst(Op::kAllReduce, team.rank());
   int64_t at = begin(team.rank()), count = begin(team.rank() + 1) - at;
   team.barrier();
+  if (b.pushes) {
+    sum_for_all(b, at, count);
+    return team.barrier();
+  }
   auto sum = b.in_place ? sum_ranks_in_place : sum_ranks;
   sum(Op::kAllReduce, b, mine + at, at, count);
   team.barrier();

@@ -3,9 +3,10 @@
 // and a spinning barrier, and nothing else: no descriptors, no checks, no
 // deadlines.
 //
-//   all-reduce, S bytes, P ranks: read S, write S/P, then read and write
-//   (P-1)/P S; below 16 KiB every rank sums everything, which needs one meeting
-//   less.
+//   all-reduce, S bytes, P ranks: read S and write S, into all ranks' memory;
+//   where the library's buffers are private, which no peer can write into: read
+//   S, write S/P, then read and write (P-1)/P S.  Below 16 KiB every rank sums
+//   everything, which needs one meeting less.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +30,7 @@ struct FloorBuffers {
   const Team* team;
   int64_t elements;  // of the larger buffer of one rank
   bool in_place;
+  bool pushes;  // results go into all ranks' memory
   float* src(Op op, int rank) const;
   float* dst(Op op, int rank) const;
 };

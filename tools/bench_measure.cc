@@ -194,7 +194,8 @@ CollResult measure(Team& team, alq_group* group, alq_context* context,
   CaseMemory memory(team, context, what.buffers,
                     floats * static_cast<int64_t>(sizeof(float)));
   Buffers b = place(s, what.in_place, memory.data());
-  FloorBuffers floor = {&team, s.elements, what.in_place};
+  FloorBuffers floor = {&team, s.elements, what.in_place,
+                        what.buffers == "shared"};
   Buffers floor_own = {floor.src(s.op, s.rank), floor.dst(s.op, s.rank)};
   auto library = [&] {
     alq_error error = {};

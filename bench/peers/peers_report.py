@@ -24,7 +24,9 @@ each call costs page faults otherwise. Gloo is that of PyTorch, called from
 Python, over the loopback interface.
 
 A bare loop does the reads and writes of an operation on memory that all ranks
-map, without any of the library. Sources "written before each operation" are
+map, without any of the library; in an all-reduce of shared buffers it writes sums
+into all ranks' memory, in one of private buffers, where that is not possible,
+ranks read them. Sources "written before each operation" are
 what a program has after a computation. Those "left as they were" lie in the
 caches of all cores that read them, so up to some MiB a bare loop on them moves
 nothing from core to core, which private memory of another process always must.

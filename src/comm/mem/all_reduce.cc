@@ -3,12 +3,14 @@
 // Small (payload in the slots): every rank adds all contributions itself in
 // rank order.  One arrival; reads P S.
 //
-// Large: owner-chunk.  Rank r sums chunk r of every src into chunk r of its
-// dst; then each rank copies the other chunks from their owners.  Cost per
-// rank: reads S and writes S/P, then reads and writes (P-1)/P S; one arrival,
-// one flag between the phases, one wait for the readers.  In place works: chunk
-// q of a src is read by rank q alone, before its owner overwrites it.
-// Source: Rabenseifner's reduce-scatter + all-gather with direct reads.
+// Large: owner-chunk.  Rank r alone reads chunk r of every src, so in place
+// works.  Pushed: it writes the sum into chunk r of every dst, while it is in
+// its first cache.  Cost per rank: reads S and writes S; one arrival, one wait.
+// Pulled, where peers' memory may not be written: it sums into its own dst;
+// then each rank copies the other chunks from their owners.  Cost: reads S and
+// writes S/P, then reads and writes (P-1)/P S; one flag more, and lines that
+// several cores have read are overwritten. Source: Rabenseifner's
+// reduce-scatter + all-gather with direct accesses.
 #include <algorithm>
 
 #include "comm/mem/algorithms.h"
@@ -26,8 +28,18 @@ Step inlined(CollOp& op) {
   return Step::kDone;
 }
 
+Step push(CollOp& op) {
+  if (op.phase == 0) {
+    Status status = op.resolve_results();
+    if (!status.ok()) return op.fail(std::move(status));
+    op.phase = 1;
+  }
+  return reduce_part(op, chunk(op, op.me));
+}
+
 // Phase 0 sums the own chunk, phase 1 copies the others.
 Step direct(CollOp& op) {
+  if (op.pushes) return push(op);
   if (op.phase == 0) {
     if (nothing_to_reduce(op, op.dst())) return Step::kDone;
     Step step = reduce_part(op, chunk(op, op.me));

@@ -1,9 +1,13 @@
-// Where an operation's data lies, announced to peers and found at peers, and
-// which way it goes.
+// Where an operation's data lies, announced to peers and found at peers, which
+// way it goes, and until when others use it.
+#include <unistd.h>
+
 #include <cstring>
 
+#include "base/process.h"
 #include "comm/mem/algorithms.h"
 #include "comm/mem/coll_op.h"
+#include "comm/mem/poison.h"
 #include "comm/mem/staged.h"
 #include "comm/mem/ways.h"
 
@@ -61,10 +65,10 @@ void CollOp::locate() {
     return at;
   };
   slot.src = fill(coll.src, readable_bytes(), &src_segment_);
-  bool exposes_dst = coll.kind == CollKind::kAllReduce;
+  exposes_dst_ = coll.kind == CollKind::kAllReduce;
   int64_t dst_bytes = part_total() * out_size;
   slot.dst =
-      exposes_dst ? fill(coll.dst, dst_bytes, &dst_segment_) : Location{};
+      exposes_dst_ ? fill(coll.dst, dst_bytes, &dst_segment_) : Location{};
 }
 
 Moved CollOp::private_kind() const {
@@ -82,31 +86,50 @@ void CollOp::choose_ways() {
   }
 }
 
+// Null: private memory of another process.
+Result<std::byte*> CollOp::find(int32_t q, const Location& at) const {
+  if (at.kind == kNowhere) return nullptr;
+  if (at.kind == kInSlot) {
+    return core.control.slot(q, number).payload +
+           size * int64_t{sizeof(int64_t)};
+  }
+  if (core.pid(q) == core.pid(me)) {
+    return reinterpret_cast<std::byte*>(at.address);
+  }
+  if (at.kind != kInSegment) return nullptr;
+  if (at.offset < 0 || at.bytes < 0 || at.segment_bytes < at.bytes ||
+      at.offset > at.segment_bytes - at.bytes) {
+    return make_error(ALQ_INTERNAL,
+                      "rank {} announced memory outside its segment",
+                      core.world_rank(q))
+        .with_rank(core.world_rank(q));
+  }
+  ALQ_ASSIGN(std::byte * data, map_peer(core, q, at));
+  return data + at.offset;
+}
+
 Status CollOp::resolve(Location Slot::*which) {
   for (int32_t q = 0; q < size; ++q) {
-    base[q] = nullptr;
     if (q == me) {
       base[q] = which == &Slot::src ? src() : dst();
       continue;
     }
-    const Location at = slot(q).*which;
-    if (at.kind == kNowhere) continue;
-    if (at.kind == kInSlot) {
-      base[q] = slot(q).payload + size * int64_t{sizeof(int64_t)};
-      continue;
-    }
-    if (core.pid(q) == core.pid(me)) {
-      base[q] = reinterpret_cast<const std::byte*>(at.address);
-    } else if (at.kind == kInSegment) {
-      if (at.offset < 0 || at.bytes < 0 || at.segment_bytes < at.bytes ||
-          at.offset > at.segment_bytes - at.bytes) {
+    ALQ_ASSIGN(base[q], find(q, slot(q).*which));
+  }
+  return {};
+}
+
+Status CollOp::resolve_results() {
+  for (int32_t q = 0; q < size; ++q) {
+    if (q != me) {
+      const Location at = slot(q).dst;
+      if (at.bytes != part_total() * out_size) {
         return make_error(ALQ_INTERNAL,
-                          "rank {} announced memory outside its segment",
-                          core.world_rank(q))
+                          "rank {} announced {} bytes for a result of {}",
+                          core.world_rank(q), at.bytes, part_total() * out_size)
             .with_rank(core.world_rank(q));
       }
-      ALQ_ASSIGN(std::byte * data, map_peer(core, q, at));
-      base[q] = data + at.offset;
+      ALQ_ASSIGN(result[q], find(q, at));
     }
   }
   return {};
@@ -126,6 +149,36 @@ Status CollOp::fetch(int32_t q, Location Slot::*which, int64_t offset,
   if (err == 0) return {};
   return read_error(*core.world, {core.world_rank(q), from, bytes}, err,
                     what());
+}
+
+// Threads of this process may read our memory, whoever adds for all may write
+// into our dst.  One that is stopped or gone writes no more: fenced_copy.h.
+bool CollOp::memory_in_use() const {
+  for (int32_t q = 0; q < size; ++q) {
+    if (q == me) continue;
+    const Member& member = core.control.member(q);
+    const bool local = core.pid(q) == core.pid(me);
+    if (local && member.reading.value.load() != 0) return true;
+    if (!exposes_dst_ || member.writing.value.load() == 0) continue;
+    const auto world_rank = static_cast<size_t>(core.world_rank(q));
+    const Peer& other = core.world->peers[world_rank];
+    const ProcessState state = process_state(other.pid, other.start_time);
+    if (state != ProcessState::kStopped && state != ProcessState::kEnded) {
+      return true;
+    }
+  }
+  return false;
+}
+
+// Dropped while peers may write into its dst.
+void CollOp::withdraw() {
+  if (core.world->forked()) return;
+  const int32_t rank = core.world_rank(me);
+  poison(
+      core, ALQ_PEER_FAILED, rank,
+      fmt::format("rank {} left (released its context) in {}", rank, what()));
+  const Deadline until = Deadline::after(kMemoryNs);
+  while (memory_in_use() && !until.passed()) usleep(50);
 }
 
 }  // namespace aliquot::mem

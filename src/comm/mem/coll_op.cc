@@ -12,9 +12,6 @@
 namespace aliquot::mem {
 namespace {
 
-// How long a failed operation waits for threads of its own process that still
-// read its memory; they stop at the next block.
-constexpr int64_t kDyingNs = 1'000'000'000;
 // From here on a wait is worth telling the peers.
 constexpr int64_t kLongNs = 2'000'000;
 
@@ -57,6 +54,7 @@ CollOp::CollOp(GroupCore& group_core, std::shared_ptr<GroupCore> keep,
 }
 
 CollOp::~CollOp() {
+  if (exposes_dst_ && state_ != State::kDone) withdraw();
   if (work_ != nullptr && !work_->done.load()) {
     work_->status = make_error(ALQ_CANCELLED,
                                "operation {} of group \"{}\" was dropped with "
@@ -232,8 +230,10 @@ Step CollOp::choose() {
   way_ = foreign_private ? first.private_way : first.mapped_way;
   if (foreign_private) moved_ = private_kind();
   const bool results = coll.kind == CollKind::kAllReduce && size > 1;
-  const bool one_size = coll.kind != CollKind::kAllToAllV;
-  if (world.rank == 0 && one_size && (foreign_private || results)) {
+  pushes = results && !foreign_private && world.pushes;
+  // Pushed in place, results go where sources were read: into the caches.
+  const bool open = foreign_private || (results && !(pushes && in_place()));
+  if (world.rank == 0 && open && coll.kind != CollKind::kAllToAllV) {
     moving_ = now_ns();
   }
   if (foreign_private && way_ != kRead) {
@@ -242,7 +242,7 @@ Step CollOp::choose() {
     return Step::kProgress;
   }
   run_ = chosen.direct;
-  streams_dst = results && first.mapped_way == kStreamed;
+  streams_dst = results && open && first.mapped_way == kStreamed;
   bool read_by_peers = readable_bytes() > 0;
   drain_ = size > 1 && read_by_peers &&
            (coll.kind == CollKind::kAllReduce || !coll.source_stable);
@@ -254,17 +254,15 @@ Step CollOp::choose() {
 }
 
 Step CollOp::run() {
+  if (pushes) core.self().writing.value.store(number);
   Status status = core.world->context->faults.point("coll.data");
-  if (!status.ok()) return fail(std::move(status));
-  if (reading_) {
-    core.self().reading.value.store(number);
-    if (poisoned(core)) {
-      core.self().reading.value.store(0);
-      return fail({});
-    }
-  }
-  Step step = run_(*this);
+  if (reading_) core.self().reading.value.store(number);
+  const bool late = (reading_ || pushes) && poisoned(core);
+  Step step = status.ok() && !late ? run_(*this) : Step::kWaiting;
   if (reading_) core.self().reading.value.store(0);
+  if (pushes) core.self().writing.value.store(0);
+  if (!status.ok()) return fail(std::move(status));
+  if (late) return fail({});
   if (step == Step::kFailed) return dying();
   if (step == Step::kProgress && poisoned(core)) return fail({});
   if (step != Step::kDone) return step;
@@ -351,14 +349,8 @@ Step CollOp::fail(Status status) {
 }
 
 Step CollOp::dying() {
-  for (int32_t q = 0; q < size && core.shares_process; ++q) {
-    if (q == me || core.pid(q) != core.pid(me)) continue;
-    if (core.control.member(q).reading.value.load() != 0 &&
-        now_ns() - started_ < kDyingNs) {
-      return Step::kWaiting;
-    }
-  }
-  return finish();
+  const bool waits = now_ns() - started_ < kMemoryNs && memory_in_use();
+  return waits ? Step::kWaiting : finish();
 }
 
 Step CollOp::finish() {

@@ -4,7 +4,8 @@
 //   arrive   announced; until all peers have announced, then calls compared
 //   run      the algorithm (one file each)
 //   drain    until peers have read what of ours they need
-//   dying    failed; until no thread of this process reads our memory
+//   dying    failed; until no thread of this process reads our memory, and no
+//            rank writes into it
 #pragma once
 
 #include <memory>
@@ -61,6 +62,9 @@ class CollOp : public Op {
   bool streams_dst = false, streams_stage = false;
   uint64_t filled = 0, taken = 0;    // staging windows
   const std::byte* base[kMaxRanks];  // peers' memory; null: read_process
+  // All ranks map all memory, and results are written into every rank's.
+  bool pushes = false;
+  std::byte* result[kMaxRanks];  // peers' dst, where results are pushed
 
   // Part q of the whole, in elements: a rank's contribution, destination or
   // chunk.
@@ -72,6 +76,7 @@ class CollOp : public Op {
     return static_cast<const std::byte*>(coll.src);
   }
   std::byte* dst() const { return static_cast<std::byte*>(coll.dst); }
+  bool in_place() const { return coll.src == coll.dst; }
   const Slot& slot(int32_t q) const { return core.control.slot(q, number); }
 
   // True when `which` of all peers has come to `value`.
@@ -82,6 +87,8 @@ class CollOp : public Op {
 
   // Fills base from the peers' src or dst locations.
   Status resolve(Location Slot::*which);
+  // Fills result from the peers' dst locations.
+  Status resolve_results();
   // Reads bytes of peer q where base[q] is null.
   Status fetch(int32_t q, Location Slot::*which, int64_t offset, void* into,
                int64_t bytes);
@@ -103,9 +110,15 @@ class CollOp : public Op {
   Step dying();
   // Checks that cost: deadline, ranks that left.
   Status slow_checks();
+  // Whether others may be in memory of this operation; a failed one waits for
+  // them: they stop at the next block.
+  bool memory_in_use() const;
+  void withdraw();
+  static constexpr int64_t kMemoryNs = 1'000'000'000;
   bool awaits(int32_t q) const;
   std::string what() const;
   void locate();
+  Result<std::byte*> find(int32_t q, const Location& at) const;
   // Bytes of this rank's src that peers may read.
   int64_t readable_bytes() const;
   void announce_pairs();
@@ -116,7 +129,7 @@ class CollOp : public Op {
   State state_ = State::kTurn;
   Step (*run_)(CollOp&) = nullptr;
   bool inlined_ = false, drain_ = false, mapped_ = false, reading_ = false;
-  bool said_where_ = false;
+  bool said_where_ = false, exposes_dst_ = false;
   int32_t flags_;
   int32_t cursor_ = 0;
   int64_t deadline_ = 0;

@@ -10,6 +10,7 @@
 
 #include "base/process.h"
 #include "comm/mem/calibrate.h"
+#include "comm/mem/fenced_copy.h"
 #include "comm/mem/group.h"
 #include "comm/mem/poison.h"
 
@@ -232,12 +233,15 @@ Result<std::shared_ptr<Group>> MemJoin::connect(
     return poison_cause(*core);
   }
   bool cma = read_memory_ && probe_peers(data, world->rank);
-  ALQ_TRY(meet(*core, cma ? kCmaWorks : 0, deadline));
-  world->cma = true;
+  ALQ_TRY(meet(*core,
+               (cma ? kCmaWorks : 0) | (can_fence_copies() ? kFenceWorks : 0),
+               deadline));
+  uint64_t all = kCmaWorks | kFenceWorks;
   for (int32_t q = 0; q < world->size; ++q) {
-    world->cma &=
-        (world->control.member(q).state.value.load() & kCmaWorks) != 0;
+    all &= world->control.member(q).state.value.load();
   }
+  world->cma = (all & kCmaWorks) != 0;
+  world->pushes = (all & kFenceWorks) != 0;
   if (!world->cma) {
     context_->log.info("world",
                        "ranks may not read each other's private memory "

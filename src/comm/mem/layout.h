@@ -27,7 +27,7 @@ constexpr int32_t kMaxRanks = 64;
 constexpr int64_t kInlineBytes = 4096;    // payload that travels in the slot
 constexpr int64_t kStageBytes = 1048576;  // a rank's staging windows
 constexpr uint64_t kControlMagic = 0x316b636f6c627141;
-constexpr uint32_t kProtocolVersion = 3;
+constexpr uint32_t kProtocolVersion = 4;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(kMaxRanks <= 64);  // sets of ranks are words
@@ -80,6 +80,7 @@ struct Member {
   Line reduced;  // operation whose own chunk is in place
   Line staged;   // windows published (ticket())
   Line reading;  // operation whose peers' memory is being read, else 0
+  Line writing;  // operation whose peers' memory is being written, else 0
   Line state;    // MemberState
   Line freed;    // segments freed; see Freed
   // Of the world's block alone.
@@ -88,7 +89,8 @@ struct Member {
 };
 enum MemberState : uint64_t { kAbsent, kAttached, kClosed, kLeft };
 constexpr uint64_t kStateMask = 0xff;
-constexpr uint64_t kCmaWorks = 0x100;  // this rank may read all its peers
+// What this rank can: read all its peers' memory; write it, fenced.
+constexpr uint64_t kCmaWorks = 0x100, kFenceWorks = 0x200;
 
 // Window numbers of one operation, ordered across operations.
 constexpr uint64_t ticket(uint64_t seq, uint64_t window) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "comm/mem/fenced_copy.h"
 #include "kernels/cpu/cpu.h"
 
 namespace aliquot::mem {
@@ -17,7 +18,7 @@ constexpr int64_t kCallBlock = int64_t{1} << 20;
 // Sources fetched for a block of a sum, together.
 constexpr int64_t kFetched = 262144;
 // A piece of a sum stays in the first-level cache.
-constexpr int64_t kPiece = 16384;
+constexpr int64_t kPiece = 8192;
 // Results from this size on are larger than a core's part of the caches.
 constexpr int64_t kColdBytes = int64_t{32} << 20;
 
@@ -94,13 +95,30 @@ void form(const CollOp& op, const kernels::ReduceArgs& args) {
       {args.dst, args.srcs, factors, args.n, args.count, args.in, 0});
 }
 
-// Sums of which more is to be known, or that bypass the caches, are formed a
-// piece at a time beside their place: it may hold a source.
+// Writes a piece of the result, which is in the first cache, to the peers.
+// A group that failed is noticed by the operation's next step.
+void push_piece(CollOp& op, const Piece& piece, const std::byte* sum,
+                bool cold) {
+  const std::atomic<uint32_t>& closed = op.core.control.poison().state;
+  for (int32_t i = 1; i < op.size; ++i) {
+    const int32_t q = (op.me + i) % op.size;
+    std::byte* to = op.result[q] + piece.at * op.out_size;
+    const int64_t bytes = piece.count * op.out_size;
+    if (to == sum) continue;  // memory that ranks have in common
+    if (!fenced_copy(closed, {to, sum, bytes, cold})) return;
+    op.counts.bytes_written += bytes;
+  }
+}
+
+// A piece at a time: sums of which more is to be known, or that bypass the
+// caches, are formed beside their place, which may hold a source.
 void reduce_pieces(CollOp& op, kernels::ReduceArgs args, int64_t at,
                    bool cold) {
   alignas(64) std::byte buffer[kPiece];
   const int64_t most = kPiece / std::max(op.in_size, op.out_size);
   const int64_t count = args.count;
+  const bool inspects = op.coll.bad != nullptr || op.coll.norm != nullptr;
+  const bool beside = args.add == 0 && (cold || inspects);
   std::byte* to = static_cast<std::byte*>(args.dst);
   const void* const* srcs = args.srcs;
   Piece piece;
@@ -114,10 +132,12 @@ void reduce_pieces(CollOp& op, kernels::ReduceArgs args, int64_t at,
     piece.at = at + done;
     piece.count = args.count;
     std::byte* place = to + done * op.out_size;
-    args.dst = args.add != 0 ? place : buffer;
+    args.dst = beside ? buffer : place;
     form(op, args);
-    inspect(op, piece, static_cast<std::byte*>(args.dst));
-    if (args.dst == place) continue;
+    const std::byte* sum = static_cast<std::byte*>(args.dst);
+    inspect(op, piece, sum);
+    if (op.pushes) push_piece(op, piece, sum, cold);
+    if (!beside) continue;
     kernels::CopyArgs copy{place, buffer, args.count * op.out_size};
     cold ? kernels::copy_cold_cpu(copy) : kernels::copy_cpu(copy);
   }
@@ -171,7 +191,7 @@ void reduce(CollOp& op, const void* const* srcs, std::byte* to, int64_t at,
       args.add == 0 &&
       (op.streams_dst ||
        (bypasses(op, op.part_count(op.me) * op.out_size) && srcs[op.me] != to));
-  if (cold || op.coll.bad != nullptr || op.coll.norm != nullptr) {
+  if (cold || op.pushes || op.coll.bad != nullptr || op.coll.norm != nullptr) {
     reduce_pieces(op, args, at, cold);
   } else {
     form(op, args);

@@ -60,7 +60,8 @@ struct World {
   std::vector<Peer> peers;
   std::shared_ptr<Segment> segment;
   Control control;
-  bool cma = false;  // all ranks may read all others' memory
+  bool cma = false;     // all ranks may read all others' memory
+  bool pushes = false;  // all ranks can write into others' memory, fenced
   PeerMaps maps;
   HugePages huge_pages;
   std::mutex trial_mutex;

@@ -12,6 +12,7 @@
 #include <iterator>
 #include <vector>
 
+#include "comm/mem/fenced_copy.h"
 #include "support/ranks.h"
 
 namespace aliquot::test {
@@ -51,8 +52,10 @@ void formulas(Rank& rank) {
   coll.count = count;
   coll.src = coll.dst = a->data();
   const int64_t others = s / p * (p - 1);
-  // Reads S, writes S/P; then reads and writes (P-1)/P S.
-  const Bytes reduce{s + others, s / p + others, others + others};
+  // Sums 1/P of all for all; or writes that, and then reads and writes (P-1)/P.
+  const Bytes reduce = mem::can_fence_copies()
+                           ? Bytes{s, s, others}
+                           : Bytes{s + others, s / p + others, others + others};
   expect(rank, coll, reduce, "all_reduce in place");
   coll.dst = b->data();
   expect(rank, coll, reduce, "all_reduce out of place");
