@@ -73,12 +73,13 @@ class Library {
       need(alq_buffer_alloc(context_, bytes, &buffer_, &error_),
            "alq_buffer_alloc");
       data_ = alq_buffer_data(buffer_);
-      return;
+    } else {
+      data_ = own_ = std::malloc(static_cast<size_t>(bytes));
+      if (own_ == nullptr) team_.fail(fmt::format("no {} bytes", bytes));
     }
-    data_ = own_ = std::malloc(static_cast<size_t>(bytes));
-    if (own_ == nullptr) team_.fail(fmt::format("no {} bytes", bytes));
-    // Not zero: that may become memory which is not there yet.
-    std::memset(own_, 1, static_cast<size_t>(bytes));
+    // Somebody computes what is to be added.  Not zero: that may become memory
+    // which is not there yet.
+    std::memset(data_, 1, static_cast<size_t>(bytes));
   }
   void all_reduce() {
     need(alq_group_all_reduce(group_, data_, data_, bytes_ / 4, ALQ_F32,
