@@ -142,7 +142,7 @@ Step CollOp::step(bool slow) {
     }
     if (!status.ok()) return fail(std::move(status));
     Step step = choose();
-    if (step == Step::kFailed) return dying();
+    if (step == Step::kFailed) return step;
   }
   if (state_ == State::kRun) {
     Step step = run();
@@ -263,7 +263,6 @@ Step CollOp::run() {
   if (pushes) core.self().writing.value.store(0);
   if (!status.ok()) return fail(std::move(status));
   if (late) return fail({});
-  if (step == Step::kFailed) return dying();
   if (step == Step::kProgress && poisoned(core)) return fail({});
   if (step != Step::kDone) return step;
   status = core.world->context->faults.point("coll.done");
