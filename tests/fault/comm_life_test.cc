@@ -254,5 +254,39 @@ BOOST_AUTO_TEST_CASE(threads_stop_reading_before_the_owner_returns) {
   BOOST_TEST(result.ok(), result.text());
 }
 
+// Of an all-reduce that was dropped with its stream, peers that write results
+// into this rank's memory have stopped when its device is gone.
+BOOST_AUTO_TEST_CASE(peers_do_not_write_where_an_operation_was_dropped) {
+  constexpr int64_t kCount = 4'000'000;
+  for (int round = 0; round < 5; ++round) {
+    auto result = run_ranks(options(3, RankKind::kThreads), [&](Rank& rank) {
+      std::vector<float> x(kCount, 1), y(kCount);
+      Coll coll = coll_of(CollKind::kAllReduce, kCount, x.data(), y.data(), 0);
+      rank.check_ok(rank.group->issue(Coll{}, nullptr, nullptr), "barrier");
+      if (rank.rank != 1) {
+        const int64_t start = now_ns();
+        Status status = rank.group->issue(coll, nullptr, nullptr);
+        expect_failure(rank, *rank.group, status, 1, ALQ_PEER_FAILED, start,
+                       2000);
+        return;
+      }
+      auto stream = std::move(*rank.device->create_stream("dropped"));
+      rank.check_ok(rank.group->issue(coll, stream.get(), nullptr), "issue");
+      usleep(500);
+      stream.reset();
+      rank.group.reset();
+      rank.device.reset();
+      // What they write last.
+      const int64_t chunk = reduce_chunk(kCount, rank.size);
+      float* const ends[] = {&y[static_cast<size_t>(chunk - 1)],
+                             &y[static_cast<size_t>(kCount - 1)]};
+      for (float* end : ends) *end = -1;
+      usleep(50'000);
+      for (float* end : ends) rank.check(*end == -1, "written afterwards");
+    });
+    BOOST_TEST(result.ok(), result.text());
+  }
+}
+
 }  // namespace
 }  // namespace aliquot::test
