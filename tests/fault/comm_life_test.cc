@@ -1,9 +1,11 @@
 // Ranks that fail in messages, join, split, close and queued work, aborts,
 // forked children: errors that name the culprit, in time.
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <boost/test/unit_test.hpp>
 #include <thread>
 #include <vector>
@@ -252,6 +254,78 @@ BOOST_AUTO_TEST_CASE(threads_stop_reading_before_the_owner_returns) {
     rank.check(!rank.group->status().ok(), "aborted");
   });
   BOOST_TEST(result.ok(), result.text());
+}
+
+// Of an all-reduce that was dropped with its stream, peers that write results
+// into this rank's memory have stopped when its device is gone.
+BOOST_AUTO_TEST_CASE(peers_do_not_write_where_an_operation_was_dropped) {
+  constexpr int64_t kCount = 4'000'000;
+  for (int round = 0; round < 5; ++round) {
+    auto result = run_ranks(options(3, RankKind::kThreads), [&](Rank& rank) {
+      std::vector<float> x(kCount, 1), y(kCount);
+      Coll coll = coll_of(CollKind::kAllReduce, kCount, x.data(), y.data(), 0);
+      rank.check_ok(rank.group->issue(Coll{}, nullptr, nullptr), "barrier");
+      if (rank.rank != 1) {
+        const int64_t start = now_ns();
+        Status status = rank.group->issue(coll, nullptr, nullptr);
+        expect_failure(rank, *rank.group, status, 1, ALQ_PEER_FAILED, start,
+                       2000);
+        return;
+      }
+      auto stream = std::move(*rank.device->create_stream("dropped"));
+      rank.check_ok(rank.group->issue(coll, stream.get(), nullptr), "issue");
+      usleep(500);
+      stream.reset();
+      rank.group.reset();
+      rank.device.reset();
+      // What they write last.
+      const int64_t chunk = reduce_chunk(kCount, rank.size);
+      float* const ends[] = {&y[static_cast<size_t>(chunk - 1)],
+                             &y[static_cast<size_t>(kCount - 1)]};
+      for (float* end : ends) *end = -1;
+      usleep(50'000);
+      for (float* end : ends) rank.check(*end == -1, "written afterwards");
+    });
+    BOOST_TEST(result.ok(), result.text());
+  }
+}
+
+// Memory of a rank that failed is not read after its call returned, also where
+// another thread of the reader receives messages of the group.
+BOOST_AUTO_TEST_CASE(messages_do_not_hide_that_memory_is_read) {
+  constexpr int64_t kCount = 1'000'000, kMessage = 2000;
+  for (int round = 0; round < 40; ++round) {
+    auto result = run_ranks(options(2, RankKind::kThreads), [&](Rank& rank) {
+      const size_t bytes = kCount * sizeof(float);
+      void* memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      rank.check(memory != MAP_FAILED, "mmap");
+      auto* src = static_cast<float*>(memory);
+      std::fill_n(src, kCount, 1.0f);
+      std::vector<float> dst(kCount * 2), message(kMessage, 1);
+      auto until_failed = [&rank](const Coll& coll) {
+        Status status;
+        while (status.ok()) status = rank.group->issue(coll, nullptr, nullptr);
+      };
+      const bool owner = rank.rank == 0;
+      rank.check_ok(rank.group->issue(Coll{}, nullptr, nullptr), "barrier");
+      std::thread messages([&] {
+        until_failed(coll_of(owner ? CollKind::kSend : CollKind::kRecv,
+                             kMessage, message.data(), message.data(),
+                             1 - rank.rank));
+      });
+      std::thread end([&] {
+        usleep(static_cast<useconds_t>(3000 + round * 50));
+        if (owner) rank.group->abort(make_error(ALQ_ABORTED, "enough"));
+      });
+      until_failed(coll_of(CollKind::kAllGather, kCount, src, dst.data(), 0));
+      if (owner) munmap(memory, bytes);
+      messages.join();
+      end.join();
+      if (!owner) munmap(memory, bytes);
+    });
+    BOOST_TEST(result.ok(), result.text());
+  }
 }
 
 }  // namespace

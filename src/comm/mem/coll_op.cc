@@ -142,7 +142,7 @@ Step CollOp::step(bool slow) {
     }
     if (!status.ok()) return fail(std::move(status));
     Step step = choose();
-    if (step == Step::kFailed) return dying();
+    if (step == Step::kFailed) return step;
   }
   if (state_ == State::kRun) {
     Step step = run();
@@ -256,14 +256,13 @@ Step CollOp::choose() {
 Step CollOp::run() {
   if (pushes) core.self().writing.value.store(number);
   Status status = core.world->context->faults.point("coll.data");
-  if (reading_) core.self().reading.value.store(number);
+  if (reading_) core.self().reading.value.fetch_add(1);
   const bool late = (reading_ || pushes) && poisoned(core);
   Step step = status.ok() && !late ? run_(*this) : Step::kWaiting;
-  if (reading_) core.self().reading.value.store(0);
+  if (reading_) core.self().reading.value.fetch_sub(1);
   if (pushes) core.self().writing.value.store(0);
   if (!status.ok()) return fail(std::move(status));
   if (late) return fail({});
-  if (step == Step::kFailed) return dying();
   if (step == Step::kProgress && poisoned(core)) return fail({});
   if (step != Step::kDone) return step;
   status = core.world->context->faults.point("coll.done");

@@ -97,10 +97,13 @@ uint64_t copy_once(const std::atomic<uint32_t>& closed, const FencedCopy& copy,
       "6:\n\t"
       "movq $0, %[sequence]\n\t"
       "vzeroupper\n\t"
-      : [outcome] "=&r"(outcome), [sequence] "=m"(here->sequence), "+D"(to),
-        "+S"(from), "+c"(bytes)
+      : [outcome] "=&r"(outcome), [sequence] "=m"(here->sequence), "+&D"(to),
+        "+&S"(from), "+&c"(bytes)
       : [closed] "m"(closed), [past_caches] "r"(static_cast<int>(past_caches))
-      : "memory", "cc", "xmm0", "xmm1");
+      // vzeroupper takes a part of each from a caller that uses AVX.
+      : "memory", "cc", "xmm0", "xmm1", "xmm2", "xmm3", "xmm4", "xmm5", "xmm6",
+        "xmm7", "xmm8", "xmm9", "xmm10", "xmm11", "xmm12", "xmm13", "xmm14",
+        "xmm15");
   return outcome;
 }
 

@@ -79,7 +79,7 @@ struct Member {
   Line done;     // operation whose reads are finished
   Line reduced;  // operation whose own chunk is in place
   Line staged;   // windows published (ticket())
-  Line reading;  // operation whose peers' memory is being read, else 0
+  Line reading;  // how many operations read peers' memory now
   Line writing;  // operation whose peers' memory is being written, else 0
   Line state;    // MemberState
   Line freed;    // segments freed; see Freed

@@ -199,11 +199,11 @@ Step P2pOp::move(bool slow) {
   auto* to = static_cast<std::byte*>(coll_.dst) + pos_;
   if (n > 0 && base_ != nullptr) {
     if (reading_) {
-      core_.self().reading.value.store(1);
+      core_.self().reading.value.fetch_add(1);
       if (poisoned(core_)) n = 0;
     }
     std::memcpy(to, base_ + pos_, static_cast<size_t>(n));
-    if (reading_) core_.self().reading.value.store(0);
+    if (reading_) core_.self().reading.value.fetch_sub(1);
     if (n == 0) return waiting(slow);
   } else if (n > 0) {
     const uint64_t from = channel_.src.address + static_cast<uint64_t>(pos_);
