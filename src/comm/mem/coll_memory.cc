@@ -120,16 +120,16 @@ Status CollOp::resolve(Location Slot::*which) {
 }
 
 Status CollOp::resolve_results() {
+  const int64_t bytes = part_total() * out_size;
   for (int32_t q = 0; q < size; ++q) {
-    if (q != me) {
-      const Location at = slot(q).dst;
-      if (at.bytes != part_total() * out_size) {
-        return make_error(ALQ_INTERNAL,
-                          "rank {} announced {} bytes for a result of {}",
-                          core.world_rank(q), at.bytes, part_total() * out_size)
-            .with_rank(core.world_rank(q));
-      }
-      ALQ_ASSIGN(result[q], find(q, at));
+    if (q == me) continue;
+    const Location at = slot(q).dst;
+    ALQ_ASSIGN(result[q], find(q, at));
+    if (result[q] == nullptr || at.bytes != bytes) {
+      return make_error(ALQ_INTERNAL,
+                        "rank {} announced no memory for a result of {} bytes",
+                        core.world_rank(q), bytes)
+          .with_rank(core.world_rank(q));
     }
   }
   return {};

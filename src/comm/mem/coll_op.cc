@@ -146,6 +146,7 @@ Step CollOp::step(bool slow) {
   }
   if (state_ == State::kRun) {
     Step step = run();
+    if (state_ == State::kDying) return step;
     if (step == Step::kWaiting) return waiting(slow);
     if (step != Step::kDone) return step;
   }
