@@ -9,8 +9,9 @@
 // Pulled, where peers' memory may not be written: it sums into its own dst;
 // then each rank copies the other chunks from their owners.  Cost: reads S and
 // writes S/P, then reads and writes (P-1)/P S; one flag more, and lines that
-// several cores have read are overwritten. Source: Rabenseifner's
-// reduce-scatter + all-gather with direct accesses.
+// several cores have read are overwritten.
+//
+// Source: Rabenseifner's reduce-scatter + all-gather with direct accesses.
 #include <algorithm>
 
 #include "comm/mem/algorithms.h"

@@ -7,7 +7,7 @@
 // was but looks at the word again.  After the word was closed only copies of
 // threads that run at that moment come to their end.
 //
-// Cost: three instructions more than the copy, which begins anew if the kernel
+// Cost: some ten instructions beside the copy, which begins anew if the kernel
 // interrupts it: keep it short.  Source: rseq(2), "Restartable Sequences".
 #pragma once
 
