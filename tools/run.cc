@@ -27,8 +27,7 @@ void add_run(CLI::App& app, const std::vector<std::string>& tail, int* code) {
   auto plain = std::make_shared<bool>(false);
   auto output = std::make_shared<std::string>("all");
   sub->footer("Example: aliquot run -n 4 -- ./train --steps 100");
-  sub->add_option("-n,--ranks", options->ranks, "Number of ranks")
-      ->required()
+  sub->add_option("-n,--ranks", options->ranks, "Number of ranks (required)")
       ->check(CLI::Range(1, 64));
   sub->add_flag("--no-prefix", *plain, "Do not put \"[rank] \" before lines");
   sub->add_option("--output", *output,
@@ -45,16 +44,18 @@ void add_run(CLI::App& app, const std::vector<std::string>& tail, int* code) {
   sub->prefix_command();
   sub->callback([=] {
     options->command = command_of(sub->remaining(), tail);
-    if (options->command.empty()) {
-      throw CLI::ValidationError(
-          "aliquot run: a command is missing, as in: aliquot run -n 4 -- "
-          "./train");
-    }
-    if (options->command[0].starts_with('-')) {
+    // Before what is missing: that may be what was meant.
+    if (!options->command.empty() && options->command[0].starts_with('-')) {
       throw CLI::ValidationError(fmt::format(
           "aliquot run: unknown option {}; the command comes after --, as in: "
           "aliquot run -n 4 -- ./train",
           options->command[0]));
+    }
+    if (sub->count("--ranks") == 0) throw CLI::RequiredError("--ranks");
+    if (options->command.empty()) {
+      throw CLI::ValidationError(
+          "aliquot run: a command is missing, as in: aliquot run -n 4 -- "
+          "./train");
     }
     options->output = *output == "rank0" ? Output::kRank0
                       : *plain           ? Output::kPlain

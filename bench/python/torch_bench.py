@@ -3,7 +3,7 @@ aliquot.torch.shard, all in one run.
 
     torch_bench.py [--quick] [--ranks 2,4] [--tokens 64,256,1024] [--out PATH]
 
-See torch_report.py for what is measured.  Takes 16 minutes, 3 with --quick.
+See torch_report.py for what is measured.  Takes 26 minutes, 3 with --quick.
 """
 
 import argparse

@@ -52,11 +52,15 @@ bool Planner::sums_locally(const BundlePlan& bundle) const {
   return bundle.defer || !many();
 }
 
-// Is the lent view the place where the sum ends as well?
-bool Planner::lent_is_sum(const BundlePlan& bundle,
-                          const SegmentPlan& p) const {
+// Is the lent view the place where the sum ends as well?  It can be if no other
+// bundle's gradients come there before the update.
+bool Planner::lent_is_sum(size_t b, const SegmentPlan& p) const {
+  const BundlePlan& bundle = plan_.bundles[b];
   if (p.grad_dtype != p.accum_dtype) return false;
-  if (!accumulates()) return bundle.placement.grads == Extent::kWhole;
+  if (!accumulates()) {
+    return bundle.placement.grads == Extent::kWhole ||
+           in_.model->bundles[b].resident;
+  }
   return sums_locally(bundle) && in_.config->accumulate_fast &&
          plan_.nesting.levels() == 1;
 }
@@ -66,7 +70,7 @@ bool Planner::grads_in_ring(size_t b) const {
   if (in_.model->bundles[b].resident) return false;
   const BundlePlan& bundle = plan_.bundles[b];
   for (const SegmentPlan& p : bundle.segments) {
-    if (p.accum_dtype != 0 && lent_is_sum(bundle, p)) return false;
+    if (p.accum_dtype != 0 && lent_is_sum(b, p)) return false;
   }
   return true;
 }
@@ -74,9 +78,9 @@ bool Planner::grads_in_ring(size_t b) const {
 // Elements that pass through staging: whole sums over the shards that are added
 // to what earlier microbatches left; and shards of which each replica keeps a
 // part only.
-int64_t Planner::staging_count(const BundlePlan& bundle,
-                               const SegmentPlan& p) const {
-  if (p.grad_dtype == 0 || lent_is_sum(bundle, p)) return 0;
+int64_t Planner::staging_count(size_t b, const SegmentPlan& p) const {
+  const BundlePlan& bundle = plan_.bundles[b];
+  if (p.grad_dtype == 0 || lent_is_sum(b, p)) return 0;
   if (accumulates()) {
     bool whole = p.extent == Extent::kWhole && plan_.axes.shards > 1;
     return whole && !sums_locally(bundle) ? p.count : 0;
@@ -109,8 +113,7 @@ void Planner::size_rings(Rings* rings) const {
     for (const SegmentPlan& p : bundle.segments) {
       params += round_up(p.count * dtype_size(p.dtype), kAlign);
       lent += round_up(p.count * dtype_size(p.grad_dtype), kAlign);
-      rings->staging.grow(0,
-                          staging_count(bundle, p) * dtype_size(p.accum_dtype));
+      rings->staging.grow(0, staging_count(b, p) * dtype_size(p.accum_dtype));
     }
     if (in_ring(b)) rings->slots.grow(static_cast<size_t>(bundle.slot), params);
     if (grads_in_ring(b)) {
@@ -179,14 +182,14 @@ void Planner::place_grads(size_t b, size_t s, const Rings& rings, int64_t* at) {
   } else {
     p.grad = layout_.take(Owner::kGrad, lent_bytes);
   }
-  place_sums(bundle, rings, &p);
+  place_sums(b, rings, &p);
 }
 
-void Planner::place_sums(const BundlePlan& bundle, const Rings& rings,
-                         SegmentPlan* p) {
+void Planner::place_sums(size_t b, const Rings& rings, SegmentPlan* p) {
+  const BundlePlan& bundle = plan_.bundles[b];
   int64_t size = dtype_size(p->accum_dtype);
   size_t levels = static_cast<size_t>(plan_.nesting.levels());
-  bool lent = lent_is_sum(bundle, *p);
+  bool lent = lent_is_sum(b, *p);
   if (accumulates() && sums_locally(bundle)) {
     for (size_t l = 0; l < levels; ++l) {
       p->local_levels.push_back(
@@ -200,7 +203,7 @@ void Planner::place_sums(const BundlePlan& bundle, const Rings& rings,
     p->final = inside(whole, p->own.begin, p->accum_dtype);
     return;
   }
-  if (staging_count(bundle, *p) > 0) p->staging = rings.staging.at(0, 0);
+  if (staging_count(b, *p) > 0) p->staging = rings.staging.at(0, 0);
   if (!accumulates() && p->staging.exists()) {
     p->sum = p->staging;
     p->final = layout_.take(Owner::kAccum, p->own.count * size);

@@ -46,15 +46,15 @@ class Planner {
   // Regions.
   bool in_ring(size_t b) const;
   bool sums_locally(const BundlePlan& bundle) const;
-  bool lent_is_sum(const BundlePlan& bundle, const SegmentPlan& p) const;
+  bool lent_is_sum(size_t b, const SegmentPlan& p) const;
   bool grads_in_ring(size_t b) const;
-  int64_t staging_count(const BundlePlan& bundle, const SegmentPlan& p) const;
+  int64_t staging_count(size_t b, const SegmentPlan& p) const;
   void assign_slots();
   void size_rings(Rings* rings) const;
   void place_params(size_t b, size_t s, const Rings& rings, int64_t* at);
   void place_updated(size_t b, size_t s);
   void place_grads(size_t b, size_t s, const Rings& rings, int64_t* at);
-  void place_sums(const BundlePlan& bundle, const Rings& rings, SegmentPlan* p);
+  void place_sums(size_t b, const Rings& rings, SegmentPlan* p);
 
   const PlanInputs& in_;
   Plan& plan_;

@@ -247,8 +247,9 @@ void back(const GroupCore& core) {
 // What does not fit into caches is read much more slowly than was measured, and
 // faster again once it lies on huge pages: it is staged until trials know.
 void stage_large(Header& header, Moved what, bool streams) {
-  for (int64_t bytes = kUncached; bytes <= kMost; bytes *= 2) {
-    header.ways[moved_kind(what, bytes)].store(streams ? kStreamed : kCached);
+  const int32_t last = moved_kind(what, kMost);
+  for (int32_t kind = moved_kind(what, kUncached); kind <= last; ++kind) {
+    header.ways[kind].store(streams ? kStreamed : kCached);
   }
 }
 
@@ -286,6 +287,7 @@ void calibrate(GroupCore& core) {
   const bool streams = context.stage_streams.value_or(limits.streams);
   header.streams.store(streams);
   if (!context.stage_sums.has_value()) {
+    stage_large(header, Moved::kReduced, streams);
     stage_large(header, Moved::kSums, streams);
   }
   if (!context.stage_copies.has_value()) {

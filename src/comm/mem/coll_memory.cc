@@ -39,8 +39,8 @@ void CollOp::locate() {
   Slot& slot = core.control.slot(me, number);
   const bool asks =
       !core.one_process && core.world->cma && core.world->context->huge_pages;
-  auto reads = [this] {
-    return way_now(*core.world, private_kind(), largest_part(*this)) == kRead;
+  auto read_by_peers = [this] {
+    return reads(way_now(*core.world, private_kind(), largest_part(*this)));
   };
   auto fill = [&](const void* data, int64_t n, std::shared_ptr<Segment>* hold) {
     Location at{};
@@ -51,7 +51,7 @@ void CollOp::locate() {
     at.bytes = n;
     *hold = core.world->segments->find(data, n);
     if (*hold == nullptr) {
-      if (asks && reads())
+      if (asks && read_by_peers())
         counts.syscalls += core.world->huge_pages.comes(data, n);
       return at;
     }
@@ -66,12 +66,15 @@ void CollOp::locate() {
   };
   slot.src = fill(coll.src, readable_bytes(), &src_segment_);
   exposes_dst_ = coll.kind == CollKind::kAllReduce;
-  int64_t dst_bytes = part_total() * out_size;
-  slot.dst =
-      exposes_dst_ ? fill(coll.dst, dst_bytes, &dst_segment_) : Location{};
+  if (exposes_dst_) {
+    slot.dst = fill(coll.dst, part_total() * out_size, &dst_segment_);
+  } else if (slot.dst.kind != kNowhere) {
+    slot.dst = {};
+  }
 }
 
 Moved CollOp::private_kind() const {
+  if (coll.kind == CollKind::kAllReduce) return Moved::kReduced;
   return is_reduction(coll.kind) ? Moved::kSums : Moved::kCopies;
 }
 

@@ -237,13 +237,14 @@ Step CollOp::choose() {
   if (world.rank == 0 && open && coll.kind != CollKind::kAllToAllV) {
     moving_ = now_ns();
   }
-  if (foreign_private && way_ != kRead) {
+  if (foreign_private && !reads(way_)) {
     run_ = chosen.staged;
     streams_stage = way_ == kStreamed;
     return Step::kProgress;
   }
   run_ = chosen.direct;
-  streams_dst = results && open && first.mapped_way == kStreamed;
+  streams_dst =
+      results && open && (way_ == kStreamed || way_ == kReadStreamed);
   bool read_by_peers = readable_bytes() > 0;
   drain_ = size > 1 && read_by_peers &&
            (coll.kind == CollKind::kAllReduce || !coll.source_stable);

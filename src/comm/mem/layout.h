@@ -27,7 +27,7 @@ constexpr int32_t kMaxRanks = 64;
 constexpr int64_t kInlineBytes = 4096;    // payload that travels in the slot
 constexpr int64_t kStageBytes = 1048576;  // a rank's staging windows
 constexpr uint64_t kControlMagic = 0x316b636f6c627141;
-constexpr uint32_t kProtocolVersion = 4;
+constexpr uint32_t kProtocolVersion = 5;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(kMaxRanks <= 64);  // sets of ranks are words
@@ -48,16 +48,20 @@ struct Location {
 };
 enum LocationKind : uint32_t { kNowhere, kInSegment, kPrivate, kInSlot };
 
+// What a rank announces of an operation.  A line that is written has to be
+// fetched by every peer again: what an operation needs together lies together.
 struct alignas(64) Slot {
   std::atomic<uint64_t> seq{0};
   Call call;
-  Location src, dst;
-  char label[16];  // of the call; the end of a long one
-  double factor;   // of a premultiplied sum; each rank has its own
+  double factor;  // of a premultiplied sum; each rank has its own
+  alignas(64) Location src;
   // Rank 0's choice for all: where ranks map all memory, and where they do not.
   Way mapped_way, private_way;
+  alignas(64) Location dst;    // of an all-reduce, else nowhere
+  alignas(64) char label[16];  // of the call; the end of a long one
   alignas(64) std::byte payload[kInlineBytes];
 };
+static_assert(offsetof(Slot, src) == 64 && offsetof(Slot, dst) == 128);
 
 // When a rank last was in an operation: coarse_ns(); and for which world rank
 // it waits there, plus 1; 0: for none, or not for long.

@@ -25,17 +25,21 @@ enum Way : uint8_t {
   kAsMeasured,  // by calibrate()
   kCached,      // stored through the caches
   kStreamed,    // stored past them
-  kRead,        // not stored: peers read private memory where it is
+  // Not stored: peers read private memory where it is.  Results that they read
+  // next are stored through the caches, or past them.
+  kRead,
+  kReadStreamed,
   kWays
 };
 constexpr uint32_t kStores = 1u << kCached | 1u << kStreamed;
+inline bool reads(Way way) { return way == kRead || way == kReadStreamed; }
 
 // What is chosen for by itself: results of all-reduces that peers map, and what
-// ranks have for each other in private memory, to be added or copied; each from
-// 16 KiB to 32 MiB of a rank's part, in powers of two.  Others are as the
-// nearest.
-enum class Moved { kResults, kSums, kCopies };
-constexpr int32_t kMovedSizes = 12, kMovedKinds = 3 * kMovedSizes;
+// ranks have for each other in private memory: to be added and then copied, as
+// in all-reduces, to be added, or to be copied; each from 16 KiB to 32 MiB of a
+// rank's part, in powers of two.  Others are as the nearest.
+enum class Moved { kResults, kReduced, kSums, kCopies };
+constexpr int32_t kMovedSizes = 12, kMovedKinds = 4 * kMovedSizes;
 inline int32_t moved_kind(Moved what, int64_t bytes) {
   const auto width =
       static_cast<int32_t>(std::bit_width(static_cast<uint64_t>(bytes)));

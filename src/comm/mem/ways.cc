@@ -8,14 +8,21 @@ namespace {
 // The ways that trials may take; empty: none.
 uint32_t possible_ways(const World& world, Moved what) {
   const Context& hints = *world.context;
-  uint32_t stores = kStores;
+  uint32_t ways = kStores;
+  if (world.cma) ways |= 1u << kRead;
+  if (world.cma && what == Moved::kReduced) ways |= 1u << kReadStreamed;
   if (hints.stage_streams.has_value()) {
-    stores = 1u << (*hints.stage_streams ? kStreamed : kCached);
+    const bool streams = *hints.stage_streams;
+    ways &= ~(1u << (streams ? kCached : kStreamed));
+    if (what == Moved::kReduced) {
+      ways &= ~(1u << (streams ? kRead : kReadStreamed));
+    }
   }
-  if (what == Moved::kResults) return stores;
-  const bool sums = what == Moved::kSums;
-  if ((sums ? hints.stage_sums : hints.stage_copies).has_value()) return 0;
-  return stores | (world.cma ? 1u << kRead : 0);
+  if (what == Moved::kResults) return ways & kStores;
+  const bool copies = what == Moved::kCopies;
+  const bool settled =
+      (copies ? hints.stage_copies : hints.stage_sums).has_value();
+  return settled ? 0 : ways;
 }
 
 }  // namespace
@@ -25,9 +32,12 @@ Way way_now(const World& world, Moved what, int64_t bytes) {
   const Way found = header.ways[moved_kind(what, bytes)].load();
   if (found != kAsMeasured) return found;
   const StageLimits limits = stage_limits(world);
-  const int64_t most = what == Moved::kSums ? limits.sums : limits.copies;
-  if (what != Moved::kResults && world.cma && bytes > most) return kRead;
-  return limits.streams ? kStreamed : kCached;
+  const int64_t most = what == Moved::kCopies ? limits.copies : limits.sums;
+  if (what == Moved::kResults || !world.cma || bytes <= most) {
+    return limits.streams ? kStreamed : kCached;
+  }
+  const bool streams = what == Moved::kReduced && limits.streams;
+  return streams ? kReadStreamed : kRead;
 }
 
 void try_ways(World& world, int32_t kind, Way way, uint64_t like,

@@ -102,12 +102,10 @@ std::string last_call(const GroupCore& core, int32_t q) {
 }
 
 void set_label(Slot& slot, const char* label) {
-  if (*label == '\0') {
-    slot.label[0] = '\0';
-    return;
-  }
   // Names of one kind differ at their ends.
-  copy_text(slot.label, fitting_end(label, sizeof slot.label - 1));
+  const std::string_view text = fitting_end(label, sizeof slot.label - 1);
+  const size_t length = strnlen(slot.label, sizeof slot.label);
+  if (text != std::string_view(slot.label, length)) copy_text(slot.label, text);
 }
 
 }  // namespace aliquot::mem

@@ -169,6 +169,8 @@ BOOST_AUTO_TEST_CASE(wrong_command_lines_are_explained) {
         Case{{"run", "-n", "x", "true"}, "x"},
         Case{{"run", "-n", "2"}, "aliquot run -n 4 -- ./train"},
         Case{{"run", "-n", "2", "--bogus", "true"}, "--bogus"},
+        Case{{"run", "--bogus", "true"}, "unknown option --bogus"},
+        Case{{"run", "--", "true"}, "--ranks is required"},
         Case{{"run", "-n", "2", "--output", "z", "true"}, "z"},
         Case{{}, "needs a command"}, Case{{"fly"}, "fly"},
         Case{{"--fly"}, "no option \"--fly\"; it has: run"},

@@ -8,7 +8,7 @@ namespace {
 
 // Operations whose time depends on which way the last one, and this one, went.
 struct Machine {
-  int64_t ns[kWays] = {0, 100, 50, 1000};
+  int64_t ns[kWays] = {0, 100, 50, 1000, 1000};
   uint32_t possible = kStores;
   WayTrial trial;
   Way way = kCached, before = kCached;
@@ -60,7 +60,11 @@ BOOST_AUTO_TEST_CASE(all_possible_ways_are_tried) {
   BOOST_TEST(machine.way == kRead);
   machine.run(100000);
   BOOST_TEST(machine.one_of_slow(100000) > 50);
-  machine.ns[kRead] = 500;  // pages came to be small
+  machine.possible |= 1u << kReadStreamed;
+  machine.ns[kReadStreamed] = 8;
+  machine.run(10000);
+  BOOST_TEST(machine.way == kReadStreamed);
+  machine.ns[kRead] = machine.ns[kReadStreamed] = 500;  // pages became small
   machine.run(100000);
   BOOST_TEST(machine.way == kStreamed);
   machine.possible = kStores;
@@ -128,7 +132,8 @@ BOOST_AUTO_TEST_CASE(sizes_are_chosen_for_by_themselves) {
   BOOST_TEST(moved_kind(Moved::kResults, 16 << 10) == 0);
   BOOST_TEST(moved_kind(Moved::kResults, 32 << 10) == 1);
   BOOST_TEST(moved_kind(Moved::kResults, int64_t{1} << 50) == kMovedSizes - 1);
-  BOOST_TEST(moved_kind(Moved::kSums, 0) == kMovedSizes);
+  BOOST_TEST(moved_kind(Moved::kReduced, 0) == kMovedSizes);
+  BOOST_TEST(moved_kind(Moved::kSums, 0) == 2 * kMovedSizes);
   BOOST_TEST(moved_kind(Moved::kCopies, int64_t{1} << 50) == kMovedKinds - 1);
 }
 

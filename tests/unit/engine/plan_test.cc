@@ -91,6 +91,30 @@ BOOST_AUTO_TEST_CASE(transients_are_two_units) {
   BOOST_TEST(p->by_owner[static_cast<size_t>(Owner::kAccum)] == quarter);
 }
 
+// No other unit's gradients come where the root's lie: what one reduction leaves
+// can stay there until the update, but not what several add up to.
+BOOST_AUTO_TEST_CASE(the_roots_sum_lies_in_its_gradients) {
+  constexpr int64_t kCount = 1 << 16;
+  Setup s = uniform(12, kCount, ALQ_F32);
+  s.model.units[0].root = true;
+  int64_t quarter = kCount * 4 / 4;
+  auto sums = [&](const alq_plan_desc& d) {
+    Result<Plan> p = plan(s, 4, 1, d);
+    BOOST_REQUIRE_MESSAGE(p.ok(), p.status().message());
+    const SegmentPlan& root = p->bundles[0].segments[0];
+    bool inside = root.sum.offset >= root.grad.offset &&
+                  root.sum.offset < root.grad.offset + kCount * 4;
+    BOOST_TEST(inside == (d.microbatches == 1));
+    BOOST_TEST(root.final.offset == root.sum.offset);
+    return p->by_owner[static_cast<size_t>(Owner::kAccum)];
+  };
+  alq_plan_desc d = strategy(ALQ_STRATEGY_FSDP);
+  d.microbatches = 1;
+  BOOST_TEST(sums(d) == 11 * quarter);
+  d.microbatches = 2;
+  BOOST_TEST(sums(d) == 12 * quarter);
+}
+
 BOOST_AUTO_TEST_CASE(a_mapped_gather_keeps_one_copy_per_host) {
   constexpr int64_t kCount = 1 << 16;
   Setup s = uniform(12, kCount, ALQ_F32);
