@@ -35,7 +35,7 @@ OPS = ["all_reduce", "reduce_scatter", "all_gather"]
 ROOTED = ["gather", "scatter"]  # against Gloo alone
 # How long one turn takes, and how many there are.
 BATCH_S, MOST_CALLS = 0.008, 2000
-WARM_UP = 20  # calls; ours have chosen their way by then
+WARM_UP = 40  # calls; ours have chosen their way by then
 ROUNDS, LARGE_ROUNDS = 15, 9
 
 # Most of ours / theirs.

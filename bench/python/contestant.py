@@ -4,8 +4,11 @@ to train.
     contestant.py NAME         the world is in the environment
 
 Commands on standard input, one answer line of JSON each:
-    run MODE TOKENS STEPS      {"begin": ns, "end": ns, "loss": x}; a barrier of
-                               the contestant's own ranks comes before
+    run MODE TOKENS STEPS [KEEPS]
+                               {"begin": ns, "end": ns, "loss": x}; a barrier
+                               of the contestant's own ranks comes before.
+                               KEEPS 1: the loop keeps a step's loss, and so its
+                               graph, over the next forward
     report                     what the engine says of its last step
     profile MODE TOKENS STEPS  cProfile's table, as text
     end                        an orderly end
@@ -54,16 +57,21 @@ class Contestant:
     def end(self) -> None:
         pass
 
-    def run(self, mode: str, tokens: int, steps: int) -> Dict[str, Any]:
+    def step(self, data: Any) -> Any:
+        loss = self.model(data)
+        loss.backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return loss
+
+    def run(self, mode: str, tokens: int, steps: int,
+            keeps: int = 0) -> Dict[str, Any]:
         self.set_mode(mode)
         data = gpt.batch(self.rank, tokens)
         self.barrier()
         begin = time.monotonic_ns()
         for _ in range(steps):
-            loss = self.model(data)
-            loss.backward()
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+            loss = self.step(data) if keeps else self.step(data).detach()
         end = time.monotonic_ns()
         self.barrier()
         self.set_mode("")

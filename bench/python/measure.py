@@ -72,20 +72,20 @@ def better_mode(samples: Samples, name: str) -> str:
         samples.seconds[name, mode], 0.5))
 
 
-def peaks(name: str, size: int, tokens: List[int]) -> Dict[int, int]:
-    """Largest PSS of a rank in bytes, up to and with each number of tokens; the
-    contestant is alone on the machine.  Several steps: the heap of a program
-    that keeps its loss over the next forward, as most loops do, still grows."""
+def peaks(name: str, size: int,
+          cases: List[Tuple[int, bool]]) -> Dict[Tuple[int, bool], int]:
+    """Largest PSS of a rank in bytes, up to and with each case: tokens, and
+    whether the loop keeps its loss; the contestant is alone on the machine."""
     found = {}
     with Worlds([name], size) as worlds:
         world = worlds[name]
         most = 0
-        for count in sorted(tokens):
+        for case in cases:
             with PeakPss(world) as peak:
-                world.run("on" if name.startswith("ours") else "fused", count,
-                          8 if count <= 256 else 5)
+                world.run("on" if name.startswith("ours") else "fused", case[0],
+                          8 if case[0] <= 256 else 5, keeps=case[1])
             most = max(most, peak.kib)
-            found[count] = most * 1024
+            found[case] = most * 1024
     return found
 
 

@@ -109,22 +109,25 @@ class Bench:
 
     def memory(self, size: int) -> None:
         names = ALONE[size][:2] if self.options.quick else ALONE[size]
-        tokens = [t for t in (64, 1024) if t in self.options.tokens]
-        runs = [{name: peaks(name, size, tokens) for name in names}
+        cases = [(t, False) for t in (64, 1024) if t in self.options.tokens]
+        cases += [(t, True) for t in (1024,) if t in self.options.tokens]
+        runs = [{name: peaks(name, size, cases) for name in names}
                 for _ in range(PSS_RUNS)]
         for name in names:
-            for count in tokens:
-                found = spread([run[name][count] for run in runs])
-                base = spread([run[names[0]][count] for run in runs])["median"]
+            for case in cases:
+                found = spread([run[name][case] for run in runs])
+                base = spread([run[names[0]][case] for run in runs])["median"]
                 part = found["median"] / base
-                ours = name.startswith("ours-fsdp")
-                self.say("%d ranks, %4d tokens: %s: peak PSS %.0f MB, %.2f of "
-                         "FSDP2's" % (size, count, NAMES[name],
-                                      found["median"] / 1e6, part))
+                ours = name.startswith("ours-fsdp") and not case[1]
+                self.say("%d ranks, %4d tokens%s: %s: peak PSS %.0f MB, %.2f "
+                         "of FSDP2's" % (size, case[0],
+                                         ", loss kept" if case[1] else "",
+                                         NAMES[name], found["median"] / 1e6,
+                                         part))
                 self.results["memory"].append(dict(
-                    ranks=size, tokens=count, who=NAMES[name], **found,
-                    ratio=None if name == names[0] else part,
-                    target=PSS_TARGETS[count] if ours else None))
+                    ranks=size, tokens=case[0], keeps=case[1], who=NAMES[name],
+                    **found, ratio=None if name == names[0] else part,
+                    target=PSS_TARGETS[case[0]] if ours else None))
 
     def run(self) -> None:
         for size in self.options.ranks:

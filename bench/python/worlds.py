@@ -60,9 +60,10 @@ class World:
             process.stdin.flush()
         return self.answers()
 
-    def run(self, mode: str, tokens: int, steps: int) -> float:
+    def run(self, mode: str, tokens: int, steps: int,
+            keeps: bool = False) -> float:
         """Seconds per step: from the first rank's begin to the last's end."""
-        got = self.ask("run %s %d %d" % (mode, tokens, steps))
+        got = self.ask("run %s %d %d %d" % (mode, tokens, steps, keeps))
         return (max(a["end"] for a in got) - min(a["begin"] for a in got)
                 ) / 1e9 / steps
 
