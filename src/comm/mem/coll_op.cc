@@ -243,8 +243,7 @@ Step CollOp::choose() {
     return Step::kProgress;
   }
   run_ = chosen.direct;
-  streams_dst =
-      results && open && (way_ == kStreamed || way_ == kReadStreamed);
+  streams_dst = results && open && (way_ == kStreamed || way_ == kReadStreamed);
   bool read_by_peers = readable_bytes() > 0;
   drain_ = size > 1 && read_by_peers &&
            (coll.kind == CollKind::kAllReduce || !coll.source_stable);

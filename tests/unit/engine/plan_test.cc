@@ -91,8 +91,8 @@ BOOST_AUTO_TEST_CASE(transients_are_two_units) {
   BOOST_TEST(p->by_owner[static_cast<size_t>(Owner::kAccum)] == quarter);
 }
 
-// No other unit's gradients come where the root's lie: what one reduction leaves
-// can stay there until the update, but not what several add up to.
+// No other unit's gradients come where the root's lie: what one reduction
+// leaves can stay there until the update, but not what several add up to.
 BOOST_AUTO_TEST_CASE(the_roots_sum_lies_in_its_gradients) {
   constexpr int64_t kCount = 1 << 16;
   Setup s = uniform(12, kCount, ALQ_F32);
