@@ -94,7 +94,9 @@ int most_named(const std::vector<FlightRank>& ranks) {
   return best;
 }
 
-Blame named(const std::vector<FlightRank>& ranks, int culprit) {
+// What errors name; how it ended, if the launcher saw that first, is more.
+Blame named(const std::vector<FlightRank>& ranks, int culprit,
+            const FirstGone& gone) {
   const FlightRank* rank = find(ranks, culprit);
   std::string reason;
   for (const FlightRank& r : ranks) {
@@ -109,10 +111,14 @@ Blame named(const std::vector<FlightRank>& ranks, int culprit) {
                         others(ranks, {culprit}))};
   }
   who += fmt::format(" (process {} on {})", rank->pid, rank->host);
-  const char* what = "failed";
+  std::string what = "failed";
   // One that aborted its groups said why; others found it gone.
   bool said = reason.find("abort") != std::string::npos;
-  if (rank->died()) what = said ? "gave up" : "died without an error";
+  if (rank->died()) {
+    what = said                                          ? "gave up"
+           : gone.rank == culprit && !gone.how.empty() ? gone.how
+                                                       : "died without an error";
+  }
   if (rank->stopped) what = "is stopped";
   if (rank->alive && !rank->stopped && rank->ending == kFlightOpen) {
     what = "did not answer";
@@ -184,7 +190,7 @@ Blame waited_for(const std::vector<FlightRank>& ranks) {
 
 Blame blame(const std::vector<FlightRank>& ranks, const FirstGone& gone) {
   int culprit = most_named(ranks);
-  if (culprit >= 0) return named(ranks, culprit);
+  if (culprit >= 0) return named(ranks, culprit, gone);
   const FlightRank* first = find(ranks, gone.rank);
   if (first != nullptr && first->died()) {
     return silent(ranks, {gone.rank}, gone.how);

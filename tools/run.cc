@@ -51,7 +51,11 @@ void add_run(CLI::App& app, const std::vector<std::string>& tail, int* code) {
           "aliquot run -n 4 -- ./train",
           options->command[0]));
     }
-    if (sub->count("--ranks") == 0) throw CLI::RequiredError("--ranks");
+    if (sub->count("--ranks") == 0) {
+      throw CLI::ValidationError(
+          "aliquot run: the number of ranks is missing, as in: aliquot run -n "
+          "4 -- ./train");
+    }
     if (options->command.empty()) {
       throw CLI::ValidationError(
           "aliquot run: a command is missing, as in: aliquot run -n 4 -- "

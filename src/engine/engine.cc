@@ -159,10 +159,12 @@ Status Engine::compare_plans(std::vector<PlanShare>* shares) {
   }
   if (differ.empty()) return {};
   return make_error(ALQ_RANK_MISMATCH,
-                    "engine {}: ranks {} planned another model or another plan "
+                    "engine {}: {} {} planned another model or another plan "
                     "than rank {}; add the same parameters, units and "
-                    "optimizers in the same order everywhere",
-                    name_, fmt::join(differ, ", "),
+                    "optimizers in the same order, and choose the same plan, "
+                    "everywhere",
+                    name_, differ.size() == 1 ? "rank" : "ranks",
+                    fmt::join(differ, ", "),
                     groups_.exchange->ranks()[0]);
 }
 

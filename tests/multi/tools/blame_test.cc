@@ -54,10 +54,10 @@ BOOST_AUTO_TEST_CASE(a_killed_rank_is_blamed_by_launcher_and_command) {
   Outcome o = aliquot({"blame", folder.path(), "--ranks"});
   BOOST_TEST(o.code == 0, o.err);
   BOOST_TEST(o.out.starts_with("rank 1"), o.out);
-  // As the others say, or the launcher where it ended them before they could.
-  const char* where = " in all_reduce #1 (1000 x f64) of group \"world\"";
-  BOOST_TEST((has(o.out, fmt::format("died without an error{}", where)) ||
-              has(o.out, fmt::format("signal 9 (Killed){}", where))),
+  // Whether the others said who it was or were ended before they could.
+  BOOST_TEST(has(o.out,
+                 "was killed by signal 9 (Killed) in all_reduce #1 (1000 x f64) "
+                 "of group \"world\""),
              o.out);
   BOOST_TEST(has(o.out, "ranks 0 and 2 were waiting in all_reduce #1"), o.out);
   BOOST_TEST(has(o.out, "rank 1: gone"), o.out);
@@ -141,6 +141,25 @@ tools::FlightRank rank_of(int rank, uint64_t last, uint32_t state) {
   r.size = 3;
   r.ops.push_back(op(last, state));
   return r;
+}
+
+// Errors name a rank; how it ended is known to the launcher, if it saw that.
+BOOST_AUTO_TEST_CASE(a_named_rank_ended_as_the_launcher_saw) {
+  std::vector<tools::FlightRank> ranks = {rank_of(0, 5, kFlightError),
+                                          rank_of(1, 5, kFlightArrived),
+                                          rank_of(2, 5, kFlightError)};
+  ranks[0].error_rank = ranks[2].error_rank = 1;
+  ranks[0].error = "rank 1 died or exited without closing group \"world\"";
+  auto sentence = [&](const tools::FirstGone& gone) {
+    tools::Blame b = tools::blame(ranks, gone);
+    BOOST_TEST((b.culprits == std::vector<int>{1}), b.sentence);
+    return b.sentence;
+  };
+  const char* how = "was killed by signal 9 (Killed)";
+  BOOST_TEST(has(sentence({1, how}), fmt::format("{} in all_reduce #5", how)));
+  BOOST_TEST(has(sentence({2, how}), "died without an error in all_reduce #5"));
+  ranks[0].error = "group \"world\" was aborted by rank 1: no data";
+  BOOST_TEST(has(sentence({1, how}), "gave up in all_reduce #5"));
 }
 
 // All were told to end: the one that others waited for began it.

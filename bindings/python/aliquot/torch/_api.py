@@ -62,7 +62,8 @@ def shard(model: nn.Module, strategy: str = "fsdp", mesh: Any = None,
         raise TypeError("shard() takes a torch.nn.Module, not %s" %
                         type(model).__name__)
     if getattr(model, "_aliquot_runtime", None) is not None:
-        raise ValueError("the model is sharded already")
+        raise ValueError("the model is sharded already; shard() is called "
+                         "once, on the whole model")
     for key in plan:
         if key not in PLAN_OPTIONS:
             raise TypeError("shard() has no option %r; those of the plan are %s"

@@ -158,7 +158,8 @@ def split(model: nn.Module, choices: Iterable[Choice]
 def _add(unit: Unit, module: nn.Module, key: str, value: nn.Parameter,
          name: str, params: Dict[nn.Parameter, Param]) -> None:
     if getattr(value, "_aliquot", None) is not None:
-        raise ValueError("parameter %s is sharded already" % name)
+        raise ValueError("parameter %s is sharded already; shard() is called "
+                         "once, on the whole model" % name)
     if value.device.type not in ("cpu", "meta"):
         raise ValueError("parameter %s lies on %s; this build runs on the CPU" %
                          (name, value.device))
