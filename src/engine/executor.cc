@@ -301,8 +301,11 @@ Status Executor::open_grads(int32_t bundle, Stream* caller, Deadline deadline) {
   int32_t& user =
       grad_slot_user_[at_index(plan_.bundles[at_index(bundle)].grad_slot)];
   bool asks = !asynchronous_ || caller == nullptr;
-  // The optimizer may still read what was collected here.
-  if (!asks) ALQ_TRY(device_->wait(caller, *updated_, deadline));
+  // The optimizer may still read what was collected here, or its sum, on
+  // another stream.
+  if (!asks || !device_->done(*updated_)) {
+    ALQ_TRY(device_->wait(caller, *updated_, deadline));
+  }
   if (user >= 0) {
     Event& reduced = *events_[at_index(user)].reduced;
     if (!asks) {
