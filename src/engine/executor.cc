@@ -239,9 +239,10 @@ Status Executor::await(int32_t bundle, Stream* caller, Deadline deadline) {
   if (!asks || !device_->done(*updated_)) {
     ALQ_TRY(device_->wait(caller, *updated_, deadline));
   }
-  if (!plan_.bundles[at_index(bundle)].gathers ||
-      (asks && device_->done(*events.gathered))) {
-    return {};
+  if (!plan_.bundles[at_index(bundle)].gathers) return {};
+  if (asks && device_->done(*events.gathered)) {
+    // It did not wait, but may have failed.
+    return device_->synchronize(*events.gathered, deadline);
   }
   if (caller != nullptr) {
     return device_->wait(caller, *events.gathered, deadline);
