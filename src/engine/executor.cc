@@ -239,9 +239,10 @@ Status Executor::await(int32_t bundle, Stream* caller, Deadline deadline) {
   if (!asks || !device_->done(*updated_)) {
     ALQ_TRY(device_->wait(caller, *updated_, deadline));
   }
-  if (!plan_.bundles[at_index(bundle)].gathers ||
-      (asks && device_->done(*events.gathered))) {
-    return {};
+  if (!plan_.bundles[at_index(bundle)].gathers) return {};
+  if (asks && device_->done(*events.gathered)) {
+    // It did not wait, but may have failed.
+    return device_->synchronize(*events.gathered, deadline);
   }
   if (caller != nullptr) {
     return device_->wait(caller, *events.gathered, deadline);
@@ -301,8 +302,11 @@ Status Executor::open_grads(int32_t bundle, Stream* caller, Deadline deadline) {
   int32_t& user =
       grad_slot_user_[at_index(plan_.bundles[at_index(bundle)].grad_slot)];
   bool asks = !asynchronous_ || caller == nullptr;
-  // The optimizer may still read what was collected here.
-  if (!asks) ALQ_TRY(device_->wait(caller, *updated_, deadline));
+  // The optimizer may still read what was collected here, or its sum, on
+  // another stream.
+  if (!asks || !device_->done(*updated_)) {
+    ALQ_TRY(device_->wait(caller, *updated_, deadline));
+  }
   if (user >= 0) {
     Event& reduced = *events_[at_index(user)].reduced;
     if (!asks) {

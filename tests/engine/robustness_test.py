@@ -283,6 +283,63 @@ class Robustness(unittest.TestCase):
         self.assertEqual(pointer, _ffi.ALQ_INVALID_ARGUMENT)
 
 
+class FailedGathers(unittest.TestCase):
+    """A progress thread may have ended a gather, in failure, before its unit
+    begins: what lies there then is not lent as if it were new."""
+
+    COUNT, UNITS = 5_000, 3
+
+    def evaluate(self, engine, units, want):
+        """What each unit's pass sees: the values, others, or an error."""
+        seen = []
+        engine.microbatch(_ffi.ALQ_EVAL)
+        for unit in units:
+            try:
+                view = engine.begin(unit, _ffi.ALQ_PASS_F_NOGRAD)
+            except host.Refused:
+                seen.append("refused")
+                continue
+            values = (ctypes.c_double * self.COUNT).from_address(
+                view.params[0])
+            seen.append("right" if set(values) == {want} else "wrong")
+            time.sleep(0.1)  # gathers go on
+            engine.end(unit, _ffi.ALQ_PASS_F_NOGRAD)
+        engine.microbatch_end()
+        return seen
+
+    def on_rank(self, world, hit):
+        engine = host.Engine(world)
+        params = [engine.add_param(f"w{i}", [self.COUNT])
+                  for i in range(self.UNITS)]
+        units = [engine.add_unit(f"u{i}", [p]) for i, p in enumerate(params)]
+        engine.plan_and_commit(
+            strategy=_ffi.ALQ_STRATEGY_FSDP, gather=_ffi.ALQ_GATHER_COPY,
+            prefetch=self.UNITS, max_open=self.UNITS + 1,
+            phases=_ffi.ALQ_PHASE_TRAIN | _ffi.ALQ_PHASE_EVAL |
+            _ffi.ALQ_PHASE_HOLD_ALL)
+        for value in (1.0, 2.0):
+            data = (ctypes.c_double * self.COUNT)(*[value] * self.COUNT)
+            for p in params:
+                engine.write(p, data, self.COUNT)
+            if value == 1.0:  # the order of units is known from now on
+                self.assertEqual(self.evaluate(engine, units, value),
+                                 ["right"] * self.UNITS)
+        engine.call("alq_param_touch")
+        world.library.call("alq_fault_set", world.ctx,
+                           b"coll.data:%d@1=error" % hit)
+        return self.evaluate(engine, units, 2.0)
+
+    def test_are_not_lent(self):
+        for hit in (1, 2, 3):
+            for progress in (_ffi.ALQ_PROGRESS_ON, _ffi.ALQ_PROGRESS_OFF):
+                with self.subTest(hit=hit, progress=progress):
+                    for seen in host.run_ranks(
+                            LIBRARY, 2, lambda w: self.on_rank(w, hit),
+                            progress=progress):
+                        self.assertNotIn("wrong", seen)
+                        self.assertEqual(seen[-1], "refused")
+
+
 if __name__ == "__main__":
     LIBRARY = host.Library(sys.argv.pop(1))
     unittest.main()

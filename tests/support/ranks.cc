@@ -73,6 +73,9 @@ Status join(Rank& rank, const RanksOptions& options) {
     rank.context->stage_sums = options.stage_limit;
     rank.context->stage_copies = options.stage_limit;
   }
+  if (options.stage_streams >= 0) {
+    rank.context->stage_streams = options.stage_streams != 0;
+  }
   ALQ_TRY(rank.context->faults.arm(options.faults));
   if (!options.flight_dir.empty()) {
     ALQ_ASSIGN(
