@@ -115,9 +115,10 @@ Blame named(const std::vector<FlightRank>& ranks, int culprit,
   // One that aborted its groups said why; others found it gone.
   bool said = reason.find("abort") != std::string::npos;
   if (rank->died()) {
-    what = said                                          ? "gave up"
-           : gone.rank == culprit && !gone.how.empty() ? gone.how
-                                                       : "died without an error";
+    what = said ? "gave up"
+           : gone.rank == culprit && !gone.how.empty()
+               ? gone.how
+               : "died without an error";
   }
   if (rank->stopped) what = "is stopped";
   if (rank->alive && !rank->stopped && rank->ending == kFlightOpen) {

@@ -164,8 +164,7 @@ Status Engine::compare_plans(std::vector<PlanShare>* shares) {
                     "optimizers in the same order, and choose the same plan, "
                     "everywhere",
                     name_, differ.size() == 1 ? "rank" : "ranks",
-                    fmt::join(differ, ", "),
-                    groups_.exchange->ranks()[0]);
+                    fmt::join(differ, ", "), groups_.exchange->ranks()[0]);
 }
 
 // Shards are uneven and caps may differ: what is too much for one rank is

@@ -52,7 +52,7 @@ struct RanksOptions {
   // Bytes up to which private memory is staged; negative: as measured.
   int64_t stage_limit = -1;
   int32_t stage_streams = -1;  // past the caches: 1, 0, or as measured
-  bool join = true;  // false: rank.group stays null
+  bool join = true;            // false: rank.group stays null
   // "host:port" of a store that rank 0 serves and the ranks meet at; "": they
   // meet in memory of the test.
   std::string store = {};

@@ -55,10 +55,11 @@ BOOST_AUTO_TEST_CASE(a_killed_rank_is_blamed_by_launcher_and_command) {
   BOOST_TEST(o.code == 0, o.err);
   BOOST_TEST(o.out.starts_with("rank 1"), o.out);
   // Whether the others said who it was or were ended before they could.
-  BOOST_TEST(has(o.out,
-                 "was killed by signal 9 (Killed) in all_reduce #1 (1000 x f64) "
-                 "of group \"world\""),
-             o.out);
+  BOOST_TEST(
+      has(o.out,
+          "was killed by signal 9 (Killed) in all_reduce #1 (1000 x f64) "
+          "of group \"world\""),
+      o.out);
   BOOST_TEST(has(o.out, "ranks 0 and 2 were waiting in all_reduce #1"), o.out);
   BOOST_TEST(has(o.out, "rank 1: gone"), o.out);
 }

@@ -165,7 +165,8 @@ BOOST_AUTO_TEST_CASE(wrong_command_lines_are_explained) {
     const char* says;
   };
   for (const Case& c :
-       {Case{{"run"}, "ranks is missing"}, Case{{"run", "-n", "0", "true"}, "1 to 64"},
+       {Case{{"run"}, "ranks is missing"},
+        Case{{"run", "-n", "0", "true"}, "1 to 64"},
         Case{{"run", "-n", "x", "true"}, "x"},
         Case{{"run", "-n", "2"}, "aliquot run -n 4 -- ./train"},
         Case{{"run", "-n", "2", "--bogus", "true"}, "--bogus"},
