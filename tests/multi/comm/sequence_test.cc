@@ -61,6 +61,14 @@ class Sequence {
     }
   }
 
+  Coll call(CollKind kind, const std::byte* src, std::byte* dst) const {
+    Coll coll;
+    coll.kind = kind;
+    coll.count = count_;
+    coll.src = src;
+    coll.dst = dst;
+    return coll;
+  }
   void issue(Coll coll, const char* what) {
     coll.dtype = kDtype;
     coll.label = label_;
@@ -85,11 +93,8 @@ class Sequence {
     Bytes src(rank_, where_, bytes(count_));
     Bytes dst(rank_, where_, in_place_ ? 0 : bytes(count_));
     src.set(source(count_, me()));
-    Coll coll;
-    coll.kind = CollKind::kAllReduce;
-    coll.count = count_;
-    coll.src = src.data();
-    coll.dst = in_place_ ? src.data() : dst.data();
+    Coll coll = call(CollKind::kAllReduce, src.data(),
+                     in_place_ ? src.data() : dst.data());
     if (scaled) coll.factor = factor(me());
     issue(coll, "all_reduce");
     check(static_cast<std::byte*>(coll.dst),
@@ -103,11 +108,9 @@ class Sequence {
     Bytes src(rank_, where_, bytes(total));
     Bytes dst(rank_, where_, in_place_ ? 0 : bytes(count_));
     src.set(source(total, me()));
-    Coll coll;
-    coll.kind = CollKind::kReduceScatter;
-    coll.count = count_;
-    coll.src = src.data();
-    coll.dst = in_place_ ? src.data() + bytes(me() * count_) : dst.data();
+    Coll coll =
+        call(CollKind::kReduceScatter, src.data(),
+             in_place_ ? src.data() + bytes(me() * count_) : dst.data());
     if (scaled) coll.factor = factor(me());
     issue(coll, "reduce_scatter");
     check(static_cast<std::byte*>(coll.dst),
@@ -120,12 +123,7 @@ class Sequence {
     Bytes src(rank_, where_, bytes(count_));
     Bytes dst(rank_, where_, bytes(count_ * size()));
     src.set(source(count_, me()));
-    Coll coll;
-    coll.kind = CollKind::kAllGather;
-    coll.count = count_;
-    coll.src = src.data();
-    coll.dst = dst.data();
-    issue(coll, "all_gather");
+    issue(call(CollKind::kAllGather, src.data(), dst.data()), "all_gather");
     Buffer want;
     for (const Buffer& part : sources(count_, false)) {
       want.insert(want.end(), part.begin(), part.end());
@@ -170,11 +168,8 @@ class Sequence {
     const auto root = static_cast<int32_t>(below(size()));
     Bytes data(rank_, where_, bytes(count_));
     if (me() == root) data.set(source(count_, root));
-    Coll coll;
-    coll.kind = CollKind::kBroadcast;
-    coll.count = count_;
+    Coll coll = call(CollKind::kBroadcast, data.data(), data.data());
     coll.root = root;
-    coll.src = coll.dst = data.data();
     issue(coll, "broadcast");
     check(data.data(), source(count_, root), "broadcast");
   }
