@@ -8,6 +8,10 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <system_error>
 
 namespace aliquot {
 namespace {
@@ -66,6 +70,23 @@ ProcessState process_state(int32_t pid, uint64_t start_time) {
   bool reapable = info.state == 'Z' && info.threads <= 1;
   if (info.state == 'X' || reapable) return ProcessState::kEnded;
   return info.state == 'T' ? ProcessState::kStopped : ProcessState::kRuns;
+}
+
+bool all_threads_paused(int32_t pid) {
+  if (pid == getpid()) return false;
+  std::error_code error;
+  std::filesystem::directory_iterator tasks(fmt::format("/proc/{}/task", pid),
+                                            error);
+  for (; !error && tasks != end(tasks); tasks.increment(error)) {
+    std::ifstream file(tasks->path() / "syscall");
+    std::string text;
+    const bool told = static_cast<bool>(std::getline(file, text));
+    std::error_code ignored;
+    const bool gone = !told && !exists(tasks->path(), ignored);
+    if (!gone && (!told || text == "running")) return false;
+  }
+  return !error || error == std::errc::no_such_file_or_directory ||
+         error == std::errc::no_such_process;
 }
 
 }  // namespace aliquot

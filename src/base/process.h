@@ -21,4 +21,12 @@ enum class ProcessState { kRuns, kStopped, kEnded, kUnknown };
 // number says that it has ended.  One that waits to be reaped has ended too.
 ProcessState process_state(int32_t pid, uint64_t start_time);
 
+// Whether each thread of a process was off its processor once since this was
+// called: asleep, stopped or frozen, not just about to be, which is what a
+// state of "stopped" may still mean.  False of the calling process, and if the
+// kernel does not tell.
+// Source: proc(5), /proc/PID/task/TID/syscall, which says "running" or waits
+// until the thread has left its processor.
+bool all_threads_paused(int32_t pid);
+
 }  // namespace aliquot

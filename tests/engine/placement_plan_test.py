@@ -238,7 +238,7 @@ class Refusals(unittest.TestCase):
                 engine.place(unit, S, S, BOTH if rank == 3 else S)
             self.plan(engine, strategy=HSDP)
 
-        self.check(_ffi.ALQ_RANK_MISMATCH, ["ranks 3"], body, 4,
+        self.check(_ffi.ALQ_RANK_MISMATCH, ["rank 3 planned"], body, 4,
                    "dp_replicate=2,dp_shard=2")
 
 

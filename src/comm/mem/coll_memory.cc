@@ -155,7 +155,7 @@ Status CollOp::fetch(int32_t q, Location Slot::*which, int64_t offset,
 }
 
 // Threads of this process may read our memory, whoever adds for all may write
-// into our dst.  One that is stopped or gone writes no more: fenced_copy.h.
+// into our dst.  One that paused or is gone writes no more: fenced_copy.h.
 bool CollOp::memory_in_use() const {
   for (int32_t q = 0; q < size; ++q) {
     if (q == me) continue;
@@ -165,8 +165,8 @@ bool CollOp::memory_in_use() const {
     if (!exposes_dst_ || member.writing.value.load() == 0) continue;
     const auto world_rank = static_cast<size_t>(core.world_rank(q));
     const Peer& other = core.world->peers[world_rank];
-    const ProcessState state = process_state(other.pid, other.start_time);
-    if (state != ProcessState::kStopped && state != ProcessState::kEnded) {
+    if (process_state(other.pid, other.start_time) != ProcessState::kEnded &&
+        !all_threads_paused(other.pid)) {
       return true;
     }
   }

@@ -5,7 +5,10 @@
 // the copy looks at a word and copies within one restartable sequence: a thread
 // that was preempted, stopped or took a signal in it does not go on where it
 // was but looks at the word again.  After the word was closed only copies of
-// threads that run at that moment come to their end.
+// threads that run at that moment come to their end; all_threads_paused() says
+// that none does.  (A process is called stopped a moment before its thread
+// leaves the processor, and one that goes on within that moment was not
+// interrupted.)
 //
 // Cost: some ten instructions beside the copy, which begins anew if the kernel
 // interrupts it: keep it short.  Source: rseq(2), "Restartable Sequences".

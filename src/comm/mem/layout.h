@@ -16,6 +16,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/written_once.h"
 #include "comm/call.h"
 #include "comm/mem/way_trial.h"
 #include "device/cpu/bell.h"
@@ -102,9 +103,9 @@ constexpr uint64_t ticket(uint64_t seq, uint64_t window) {
 }
 constexpr int64_t kMaxWindows = (1 << 24) - 2;
 
-// The first failure of the group.  state: 0 none, 1 being written, 2 ready.
+// The first failure of the group.
 struct alignas(64) Poison {
-  std::atomic<uint32_t> state{0};
+  WrittenOnce once;
   int32_t code, culprit;
   char text[800];
 };

@@ -99,7 +99,7 @@ void form(const CollOp& op, const kernels::ReduceArgs& args) {
 // A group that failed is noticed by the operation's next step.
 void push_piece(CollOp& op, const Piece& piece, const std::byte* sum,
                 bool cold) {
-  const std::atomic<uint32_t>& closed = op.core.control.poison().state;
+  const std::atomic<uint32_t>& closed = op.core.control.poison().once.word();
   for (int32_t i = 1; i < op.size; ++i) {
     const int32_t q = (op.me + i) % op.size;
     std::byte* to = op.result[q] + piece.at * op.out_size;

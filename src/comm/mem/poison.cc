@@ -1,7 +1,5 @@
 #include "comm/mem/poison.h"
 
-#include <sched.h>
-
 #include <cstring>
 
 #include "base/text.h"
@@ -13,8 +11,7 @@ namespace aliquot::mem {
 void poison(const GroupCore& core, alq_status code, int32_t culprit,
             const std::string& text) {
   Poison& record = core.control.poison();
-  uint32_t none = 0;
-  if (record.state.compare_exchange_strong(none, 1)) {
+  if (record.once.begin()) {
     record.code = code;
     record.culprit = culprit;
     copy_text(record.text, text);
@@ -23,25 +20,21 @@ void poison(const GroupCore& core, alq_status code, int32_t culprit,
     if (code != ALQ_ABORTED) {
       record_failure(core, Status(code, text).with_rank(culprit));
     }
-    record.state.store(2);
+    record.once.end();
   }
   core.ring_peers();
   core.world->runner->ring_self();
 }
 
 Status poison_cause(const GroupCore& core) {
-  Poison& record = core.control.poison();
-  uint32_t state = record.state.load();
-  // Being written: a few instructions, unless the writer died in them.
-  for (int i = 0; state == 1 && i < 1000; ++i) {
-    sched_yield();
-    state = record.state.load();
-  }
-  if (state == 0) return {};
-  if (state == 1) {
+  const Poison& record = core.control.poison();
+  const WrittenOnce::State state = record.once.state();
+  if (state == WrittenOnce::State::kNot) return {};
+  if (state == WrittenOnce::State::kUnfinished) {
     return make_error(ALQ_PEER_FAILED,
-                      "group \"{}\": a rank died while reporting a failure",
-                      core.name);
+                      "group \"{}\": process {} ended, or was stopped, while "
+                      "it reported a failure",
+                      core.name, record.once.writer());
   }
   char text[sizeof record.text];
   std::memcpy(text, record.text, sizeof text);

@@ -11,10 +11,10 @@ void poison(const GroupCore& core, alq_status code, int32_t culprit,
             const std::string& text);
 
 inline bool poisoned(const GroupCore& core) {
-  return core.control.poison().state.load() != 0;
+  return core.control.poison().once.begun();
 }
 
-// The cause as it is; OK when the group is well.
+// The cause as it is; OK when the group is well.  Blocks: as WrittenOnce.
 Status poison_cause(const GroupCore& core);
 
 // What a call returns on a failed group: the cause the first time on this

@@ -1,7 +1,5 @@
 #include "comm/nccl/board.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <cstring>
 
@@ -45,32 +43,27 @@ Board::Member& Board::member(int32_t rank) const {
 
 bool Board::poison(const Status& cause) {
   Record& r = record();
-  uint32_t none = 0;
-  if (!r.state.compare_exchange_strong(none, 1)) return false;
+  if (!r.once.begin()) return false;
   r.code = cause.code();
   r.culprit = cause.rank();
   r.domain = cause.domain();
   r.native = cause.native_code();
   copy_text(r.text, cause.message());
-  r.state.store(2);
+  r.once.end();
   return true;
 }
 
-bool Board::poisoned() const { return record().state.load() != 0; }
+bool Board::poisoned() const { return record().once.begun(); }
 
 Status Board::cause() const {
   const Record& r = record();
-  uint32_t state = r.state.load();
-  // Being written: a few instructions, unless the writer died in them.
-  for (int i = 0; state == 1 && i < 1000; ++i) {
-    sched_yield();
-    state = r.state.load();
-  }
-  if (state == 0) return {};
-  if (state == 1) {
+  const WrittenOnce::State state = r.once.state();
+  if (state == WrittenOnce::State::kNot) return {};
+  if (state == WrittenOnce::State::kUnfinished) {
     return make_error(ALQ_PEER_FAILED,
-                      "group \"{}\": a rank died while reporting a failure",
-                      name_);
+                      "group \"{}\": process {} ended, or was stopped, while "
+                      "it reported a failure",
+                      name_, r.once.writer());
   }
   return Status(r.code, std::string(r.text, strnlen(r.text, sizeof r.text)))
       .with_native(r.domain, r.native)

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "base/written_once.h"
 #include "comm/call.h"
 #include "comm/group.h"
 
@@ -78,7 +79,7 @@ class Board {
     alignas(64) Entry ring[kRing];
   };
   struct alignas(64) Record {
-    std::atomic<uint32_t> state;  // 0 none, 1 being written, 2 ready
+    WrittenOnce once;
     int32_t code, culprit, domain, native;
     char text[1000];
   };

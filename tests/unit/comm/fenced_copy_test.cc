@@ -11,6 +11,8 @@
 #include <random>
 #include <vector>
 
+#include "base/process.h"
+
 namespace aliquot::mem {
 namespace {
 
@@ -97,7 +99,7 @@ BOOST_AUTO_TEST_CASE(a_process_that_was_stopped_writes_no_more) {
                       MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   BOOST_REQUIRE(memory != MAP_FAILED);
   std::mt19937 random(1);
-  for (int round = 0; round < 100; ++round) {
+  for (int round = 0; round < 1000; ++round) {
     auto* page = new (memory) Page;
     const pid_t child = fork();
     BOOST_REQUIRE(child >= 0);
@@ -108,6 +110,7 @@ BOOST_AUTO_TEST_CASE(a_process_that_was_stopped_writes_no_more) {
     int status = 0;
     BOOST_REQUIRE(waitpid(child, &status, WUNTRACED) == child);
     BOOST_TEST(WIFSTOPPED(status));
+    for (int i = 0; !all_threads_paused(child) && i < 10'000; ++i) usleep(100);
     page->closed.store(1);
     std::memset(page->to, 0, kBytes);
     BOOST_REQUIRE(kill(child, SIGCONT) == 0);

@@ -1,0 +1,98 @@
+#include "base/written_once.h"
+
+#include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <boost/test/unit_test.hpp>
+#include <functional>
+#include <new>
+
+namespace aliquot {
+namespace {
+
+using State = WrittenOnce::State;
+
+struct Record {
+  WrittenOnce once;
+  int value = 0;
+};
+
+// A record that a child writes.
+class Shared {
+ public:
+  explicit Shared(const std::function<void(Record&)>& child) {
+    void* page = mmap(nullptr, sizeof(Record), PROT_READ | PROT_WRITE,
+                      MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    BOOST_REQUIRE(page != MAP_FAILED);
+    record_ = new (page) Record;
+    pid_ = fork();
+    BOOST_REQUIRE(pid_ >= 0);
+    if (pid_ == 0) {
+      child(*record_);
+      _exit(0);
+    }
+    for (int i = 0; !record_->once.begun() && i < 10'000; ++i) usleep(1000);
+  }
+  ~Shared() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    munmap(record_, sizeof(Record));
+  }
+  Shared(const Shared&) = delete;
+  Shared& operator=(const Shared&) = delete;
+
+  Record& operator*() const { return *record_; }
+  Record* operator->() const { return record_; }
+  pid_t pid() const { return pid_; }
+
+ private:
+  Record* record_;
+  pid_t pid_;
+};
+
+BOOST_AUTO_TEST_CASE(the_first_writes) {
+  Record record;
+  BOOST_TEST((record.once.state() == State::kNot));
+  BOOST_TEST(record.once.word().load() == 0U);
+  BOOST_TEST(record.once.begin());
+  BOOST_TEST(record.once.begun());
+  BOOST_TEST(record.once.writer() == getpid());
+  BOOST_TEST(!record.once.begin());
+  record.once.end();
+  BOOST_TEST((record.once.state() == State::kWhole));
+  BOOST_TEST(record.once.writer() == 0);
+  BOOST_TEST(!record.once.begin());
+}
+
+BOOST_AUTO_TEST_CASE(a_slow_writer_is_waited_for) {
+  Shared record([](Record& r) {
+    r.once.begin();
+    usleep(200'000);
+    r.value = 7;
+    r.once.end();
+  });
+  BOOST_TEST((record->once.state() == State::kWhole));
+  BOOST_TEST(record->value == 7);
+}
+
+BOOST_AUTO_TEST_CASE(a_writer_that_ended_is_not) {
+  Shared record([](Record& r) { r.once.begin(); });
+  BOOST_TEST((record->once.state() == State::kUnfinished));
+  BOOST_TEST(record->once.writer() == record.pid());
+}
+
+BOOST_AUTO_TEST_CASE(a_writer_that_is_stopped_is_for_a_while) {
+  Shared record([](Record& r) {
+    r.once.begin();
+    raise(SIGSTOP);
+    r.once.end();
+  });
+  BOOST_TEST((record->once.state() == State::kUnfinished));
+  kill(record.pid(), SIGCONT);
+  BOOST_TEST((record->once.state() == State::kWhole));
+}
+
+}  // namespace
+}  // namespace aliquot
