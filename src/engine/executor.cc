@@ -47,6 +47,7 @@ Result<std::unique_ptr<Executor>> Executor::create(
 }
 
 Status Executor::make_streams() {
+  groups_.fail_together();
   ALQ_ASSIGN(gather_stream_, device_->create_stream("gather"));
   ALQ_ASSIGN(reduce_stream_, device_->create_stream("reduce"));
   ALQ_ASSIGN(updated_, device_->create_event());

@@ -24,6 +24,13 @@ struct DataGroups {
   // All data ranks, for meeting after the others were aborted.
   std::shared_ptr<Group> leave;
 
+  // What others sum or gather of a failed operation's memory would be wrong.
+  void fail_together() const {
+    if (assemble != nullptr && gather != nullptr) gather->fail_with(*assemble);
+    if (replicate != nullptr && reduce != nullptr) {
+      replicate->fail_with(*reduce);
+    }
+  }
   // Those that steps use.
   std::vector<std::shared_ptr<Group>> all() const {
     std::vector<std::shared_ptr<Group>> out;

@@ -169,6 +169,49 @@ class Placements(unittest.TestCase):
         self.assertEqual(
             self.on_ranks(4, rank_main, "dp_replicate=2,dp_shard=2"), [[]] * 4)
 
+    def test_nobody_gets_what_was_assembled_in_part(self):
+        """Rank 2 leaves after a step; rank 0 has only its own part of a shard
+        then, and rank 1 gathers from rank 0."""
+        def trained(world, plan, places):
+            model = Trained(world, "f64", plan, places, tied=False)
+            model.microbatch(0, world.rank, True)
+            model.engine.step(0.01, 0.1)
+            return model
+
+        def seen(model):
+            values, kind = {}, _ffi.ALQ_PASS_F_NOGRAD
+            model.engine.microbatch(_ffi.ALQ_EVAL)
+            for u in (1, 2, 3):
+                model.seen(model.engine.begin(u, kind), u, values)
+                model.engine.end(u, kind)
+                yield dict(values)
+            model.engine.microbatch_end()
+
+        def rank_main(world, plan, places):
+            model = trained(world, plan, places)
+            want = list(seen(model))
+            model.engine.close()
+            model, wrong, told = trained(world, plan, places), [], False
+            try:
+                if world.rank != 2:
+                    for unit, values in enumerate(seen(model)):
+                        wrong += [unit] if values != want[unit] else []
+            except host.Refused as refused:
+                told = "rank 2 left" in str(refused)
+            model.engine.call("alq_engine_abandon", 0)
+            after = list(seen(model)) == want
+            model.engine.close()
+            return wrong, told, after
+
+        for name in ("all over both", "states over both", "each unit another"):
+            plan, places = TWO_AXES[name]
+            plan = dict(plan, gather=COPY)
+            with self.subTest(name):
+                self.assertEqual(
+                    self.on_ranks(4, lambda w: rank_main(w, plan, places),
+                                  "dp_replicate=2,dp_shard=2"),
+                    [([], rank != 2, True) for rank in range(4)])
+
     def test_defaults_defer_by_unit(self):
         """Whole gradients wait for the last microbatch, sharded ones do not."""
         def rank_main(world):

@@ -335,14 +335,7 @@ Status CollOp::slow_checks() {
 
 // An error that is not the group's yet becomes it.
 Step CollOp::fail(Status status) {
-  if (!status.ok()) {
-    poison(core, status.code(),
-           status.rank() >= 0 ? status.rank() : core.world_rank(me),
-           status.message());
-  }
-  status_ = poison_cause(core);
-  record_failure(core, status_);
-  core.reported.store(true);
+  status_ = fail_operation(core, status);
   state_ = State::kDying;
   started_ = now_ns();
   return dying();

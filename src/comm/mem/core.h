@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/followers.h"
 #include "comm/group.h"
 #include "comm/mem/world.h"
 
@@ -84,6 +85,7 @@ struct GroupCore {
   std::atomic<bool> reported{false};  // the cause was returned once
   Stats stats;
   uint32_t flight_group = 0;
+  Followers<GroupCore> followers;
   Scratch scratch;  // of the operation whose turn it is
 
   Bell& bell(int32_t q) const {

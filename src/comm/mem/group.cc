@@ -195,6 +195,11 @@ void MemGroup::abort(const Status& reason) {
   }
 }
 
+void MemGroup::fail_with(Group& other) {
+  auto* first = dynamic_cast<MemGroup*>(&other);
+  if (first != nullptr) first->core_->followers.add(core_);
+}
+
 Status MemGroup::close(Deadline deadline) {
   ALQ_TRY(enter());
   ALQ_TRY(core_->world->context->faults.point("group.close"));

@@ -36,6 +36,7 @@ class MemGroup : public Group {
   GroupStats stats() const override { return core_->stats.read(); }
   PrivateMemory private_memory() const override;
   void abort(const Status& reason) override;
+  void fail_with(Group& other) override;
   Status close(Deadline deadline) override;
 
  private:

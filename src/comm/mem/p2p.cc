@@ -314,14 +314,7 @@ Status P2pOp::slow_checks() {
 }
 
 Step P2pOp::fail(Status status) {
-  if (!status.ok()) {
-    poison(core_, status.code(),
-           status.rank() >= 0 ? status.rank() : core_.world_rank(core_.rank),
-           status.message());
-  }
-  status_ = poison_cause(core_);
-  record_failure(core_, status_);
-  core_.reported.store(true);
+  status_ = fail_operation(core_, status);
   state_ = State::kDying;
   started_ = now_ns();
   return dying();

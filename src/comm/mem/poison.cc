@@ -50,10 +50,35 @@ Status poison_cause(const GroupCore& core) {
   return Status(record.code, text).with_rank(record.culprit);
 }
 
+namespace {
+
+void fail_followers(const GroupCore& core, const Status& cause) {
+  for (const auto& follower : core.followers.all()) {
+    poison(*follower, cause.code(), cause.rank(), cause.message());
+    fail_followers(*follower, cause);
+  }
+}
+
+}  // namespace
+
+Status fail_operation(GroupCore& core, const Status& error) {
+  if (!error.ok()) {
+    const int32_t rank =
+        error.rank() >= 0 ? error.rank() : core.world_rank(core.rank);
+    poison(core, error.code(), rank, error.message());
+  }
+  Status cause = poison_cause(core);
+  record_failure(core, cause);
+  core.reported.store(true);
+  fail_followers(core, cause);
+  return cause;
+}
+
 Status poison_report(GroupCore& core) {
   Status cause = poison_cause(core);
   if (cause.ok()) return cause;
   record_failure(core, cause);
+  fail_followers(core, cause);
   if (!core.reported.exchange(true)) return cause;
   return make_error(ALQ_GROUP_POISONED,
                     "group \"{}\" failed earlier and can not be used: {}",

@@ -17,8 +17,13 @@ inline bool poisoned(const GroupCore& core) {
 // The cause as it is; OK when the group is well.  Blocks: as WrittenOnce.
 Status poison_cause(const GroupCore& core);
 
+// What an operation of this rank fails with: what the group does, after the
+// given error, if it is one, became its cause.  Groups that fail with this one
+// have failed then.  Blocks: as WrittenOnce.
+Status fail_operation(GroupCore& core, const Status& error);
+
 // What a call returns on a failed group: the cause the first time on this
-// rank, then GROUP_POISONED with the cause's text.
+// rank, then GROUP_POISONED with the cause's text.  Followers fail, too.
 Status poison_report(GroupCore& core);
 
 }  // namespace aliquot::mem

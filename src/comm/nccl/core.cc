@@ -99,15 +99,24 @@ Status NcclCore::drain(Deadline deadline) {
   return event == nullptr ? check() : wait(*event, deadline);
 }
 
-Status NcclCore::fail(const Status& cause_found) {
+void NcclCore::tell(const Status& cause_found) {
   oldest();  // what is done by now was done well
   board->poison(cause_found);
+  for (const auto& follower : followers.all()) follower->tell(cause_found);
+}
+
+// The abort lets streams go on to what followers do: all are told before.
+Status NcclCore::fail(const Status& cause_found) {
+  tell(cause_found);
   Status first = board->cause();
   if (!failed_.exchange(true)) {
     // The abort takes the order itself, once whoever has it saw the failure.
     runtime->abort(take_comm());
     Flight* flight = runtime->context->flight.get();
     if (flight != nullptr) flight->fail(first);
+    for (const auto& follower : followers.all()) {
+      static_cast<void>(follower->fail(first));
+    }
   }
   return first;
 }

@@ -6,7 +6,9 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <vector>
 
+#include "comm/followers.h"
 #include "comm/nccl/board.h"
 #include "comm/nccl/runtime.h"
 #include "comm/nccl/staging.h"
@@ -32,6 +34,7 @@ class NcclCore : public Watched {
   std::atomic<bool> reported{false};  // the cause was returned once
   std::atomic<bool> captured{false};  // some operation was
   bool shrunk = false;
+  Followers<NcclCore> followers;
 
   GroupPlace place() const { return {name, rank, size}; }
   int32_t world_rank(int32_t q) const {
@@ -112,6 +115,9 @@ class NcclCore : public Watched {
   Status device_failure() const;
   Status overdue(const Tracked& op);
   Status abandoned(const Tracked& op);
+
+  // The board's part of a failure: nobody's operation is called good any more.
+  void tell(const Status& cause);
 
   std::atomic<CommHandle> comm_;
   Scratch scratch_;

@@ -103,4 +103,9 @@ void NcclGroup::abort(const Status& reason) {
   core_->control->abort(reason);
 }
 
+void NcclGroup::fail_with(Group& other) {
+  auto* first = dynamic_cast<NcclGroup*>(&other);
+  if (first != nullptr) first->core_->followers.add(core_);
+}
+
 }  // namespace aliquot::nccl

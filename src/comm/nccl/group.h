@@ -51,6 +51,7 @@ class NcclGroup : public Group {
   GroupStats stats() const override { return core_->stats(); }
   PrivateMemory private_memory() const override { return {"device"}; }
   void abort(const Status& reason) override;
+  void fail_with(Group& other) override;
   Status close(Deadline deadline) override;
 
  private:

@@ -38,6 +38,7 @@ class Ranks : public Group {
   GroupStats stats() const override { return {}; }
   PrivateMemory private_memory() const override { return {}; }
   void abort(const Status&) override {}
+  void fail_with(Group&) override {}
   Status close(Deadline) override { return {}; }
 
   int splits = 0;
