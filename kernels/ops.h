@@ -196,7 +196,9 @@ struct StepShare {
   int32_t bad_microbatch, bad_rank;  // of that; the rank is of the world
   uint64_t call;                     // hash of the step's arguments
   int64_t steps;                     // taken before
-  int64_t serial;  // last: a share of an earlier step has an earlier one
+  // Last: a share of an earlier step has an earlier one; -1: of a rank whose
+  // communication failed.
+  int64_t serial;
 };
 
 // factors[first + i].lr = lr[i], and the weight decay; count <= kMost.
@@ -211,7 +213,8 @@ struct RatesArgs {
 // adds to them); the first of bad[microbatches] that has an element is this
 // rank's, ranks[i] being the world rank of BadSource::rank i.
 // ++counters->serial. Clears what the next step's reductions write: *counted
-// and bad[].
+// and bad[].  failed, in memory of the host, may be null: the word says whether
+// what the share is about failed.
 struct ShareArgs {
   StepShare* share;
   StepCounters* counters;
@@ -221,6 +224,7 @@ struct ShareArgs {
   double weight;
   uint64_t call;
   int32_t microbatches, own_rank, use_counted, reserved;
+  const uint32_t* failed;
 };
 
 enum class StepOutcome : int32_t {
@@ -229,6 +233,7 @@ enum class StepOutcome : int32_t {
   kSkipped,   // a gradient or the norm is not finite
   kDisagree,  // shares' calls, steps or serials differ
   kWeights,   // the sum of weights is not above 0, or it or its inverse is inf
+  kFailed,    // some rank's communication did, before the shares were formed
 };
 
 // In memory that the host reads.
@@ -239,14 +244,14 @@ struct StepResult {
   int32_t bad_rank, bad_microbatch;
   StepOutcome outcome;
   // kDisagree: the first share that differs from the first one; -1: a share is
-  // of an earlier step.
+  // of an earlier step.  kFailed: the first share that says so.
   int32_t other;
 };
 
 // Merges the shares in order and decides: scalars, what each group's factors
 // say of this step, counters->steps if it is taken.  Unless it is,
 // scalars->skip is 1.  result[0] receives the outcome; result[1] too if it is
-// kDisagree or kWeights and result[1].outcome is kNone: the host takes it away
+// kDisagree, kWeights or kFailed and result[1].outcome is kNone: the host takes it away
 // some time.
 struct DecideArgs {
   const StepShare* shares;

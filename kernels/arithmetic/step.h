@@ -39,7 +39,11 @@ ALQ_DEVICE inline void step_share(const ShareArgs& a) {
   }
   share->call = a.call;
   share->steps = a.counters->steps;
-  share->serial = ++a.counters->serial;
+  ++a.counters->serial;
+  // The host raises it at any time.
+  const volatile uint32_t* failed = a.failed;
+  const bool good = failed == nullptr || *failed == 0;
+  share->serial = good ? a.counters->serial : -1;
 }
 
 // Is the non-finite gradient of `a` before that of `b`?
@@ -56,6 +60,12 @@ ALQ_DEVICE inline bool step_bad_before(const StepShare& a,
 // Merges the shares; the outcome is kTaken unless it is decided already.
 ALQ_DEVICE inline void step_merge(const DecideArgs& a, NormBins* bins,
                                   StepResult* out) {
+  for (int64_t r = 0; r < a.n; ++r) {
+    if (a.shares[r].serial != -1) continue;
+    out->outcome = StepOutcome::kFailed;
+    out->other = static_cast<int32_t>(r);
+    return;
+  }
   // Not the own serial: a gather that failed has left old shares.
   for (int64_t r = 0; r < a.n; ++r) {
     if (a.shares[r].serial == a.counters->serial) continue;
@@ -129,7 +139,8 @@ ALQ_DEVICE inline void step_decide(const DecideArgs& a) {
   out.steps = a.counters->steps;
   a.result[0] = out;
   const bool refused = out.outcome == StepOutcome::kDisagree ||
-                       out.outcome == StepOutcome::kWeights;
+                       out.outcome == StepOutcome::kWeights ||
+                       out.outcome == StepOutcome::kFailed;
   if (refused && a.result[1].outcome == StepOutcome::kNone) a.result[1] = out;
 }
 

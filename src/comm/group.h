@@ -14,6 +14,7 @@
 #include "base/clock.h"
 #include "base/dtype.h"
 #include "base/status.h"
+#include "comm/consequences.h"
 #include "device/device.h"
 #include "kernels/ops.h"
 
@@ -173,6 +174,9 @@ class Group {
   // of it.  Where streams run by themselves, soon after.  `other` keeps this
   // group, and must not follow it.
   virtual void fail_with(Group& other) = 0;
+  // When this group has failed the word is raised: before streams go on after
+  // an operation that did not do its work.
+  virtual void on_failure(std::shared_ptr<FailWord> word) = 0;
   virtual Status close(Deadline deadline) = 0;
 };
 

@@ -72,6 +72,7 @@ Status Engine::decide(const alq_step_desc& desc, Stream* stream) {
   share.microbatches = plan_.microbatches;
   share.own_rank = context_->rank;
   share.use_counted = grads_exposed_ ? 0 : 1;
+  share.failed = reinterpret_cast<const uint32_t*>(m.failed);
   ALQ_TRY(launch(stream, kernels::OpCode::kShare, share));
   ALQ_TRY(local_norm(stream));
   ALQ_TRY(gather_shares(stream));
@@ -105,6 +106,16 @@ int32_t Engine::param_at(int64_t element) const {
 Status Engine::outcome(const kernels::StepResult& result,
                        alq_step_report* report) const {
   using kernels::StepOutcome;
+  if (result.outcome == StepOutcome::kFailed) {
+    for (const auto& group : groups_.all()) ALQ_TRY(group->status());
+    int32_t rank = groups_.exchange->ranks()[static_cast<size_t>(result.other)];
+    return make_error(ALQ_ABORTED,
+                      "engine {}: communication of rank {} failed in a step, "
+                      "which no rank has taken; its own error says why.  Leave "
+                      "the step (alq_engine_abandon)",
+                      name_, rank)
+        .with_rank(rank);
+  }
   if (result.outcome == StepOutcome::kDisagree) {
     if (result.other < 0) {  // the exchange failed: the group knows why
       ALQ_TRY(groups_.exchange->status());

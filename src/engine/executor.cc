@@ -48,6 +48,9 @@ Result<std::unique_ptr<Executor>> Executor::create(
 
 Status Executor::make_streams() {
   groups_.fail_together();
+  for (const auto& group : groups_.all()) {
+    group->on_failure(step_memory_.fail_word());
+  }
   ALQ_ASSIGN(gather_stream_, device_->create_stream("gather"));
   ALQ_ASSIGN(reduce_stream_, device_->create_stream("reduce"));
   ALQ_ASSIGN(updated_, device_->create_event());

@@ -32,9 +32,10 @@ Result<std::unique_ptr<StepMemory>> StepMemory::create(
   ALQ_ASSIGN(m->memory_, device->allocate(bytes, "step"));
   base = m->memory_->data();
   take_all();
-  ALQ_ASSIGN(m->host_, device->allocate_host(2 * sizeof(kernels::StepResult),
-                                             "step results"));
+  const int64_t results = round_up(2 * sizeof(kernels::StepResult), kAlign);
+  ALQ_ASSIGN(m->host_, device->allocate_host(results + kAlign, "step results"));
   m->results = reinterpret_cast<kernels::StepResult*>(m->host_->data());
+  m->failed = new (m->host_->data() + results) std::atomic<uint32_t>(0);
 
   std::vector<kernels::StepFactors> factors;
   for (const Optimizer& o : optimizers) {
@@ -55,8 +56,20 @@ Result<std::unique_ptr<StepMemory>> StepMemory::create(
   return m;
 }
 
+StepMemory::~StepMemory() {
+  if (fail_word_ != nullptr) fail_word_->take_back();
+}
+
+// Failures of groups that served before mean nothing from here on.
+void StepMemory::lend_fail_word() {
+  if (fail_word_ != nullptr) fail_word_->take_back();
+  failed->store(0);
+  fail_word_ = std::make_shared<FailWord>(failed);
+}
+
 Status StepMemory::reset() {
   results[0] = results[1] = {};
+  lend_fail_word();
   auto fill = [&](void* dst, size_t bytes, uint64_t value) {
     return launch(
         kernels::OpCode::kFill,

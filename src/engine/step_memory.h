@@ -6,10 +6,12 @@
 // behind, the next one's kernels clear.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <vector>
 
+#include "comm/consequences.h"
 #include "device/device.h"
 #include "engine/plan.h"
 
@@ -26,6 +28,10 @@ class StepMemory {
       Device* device, const Sizes& sizes, std::span<const int32_t> reduce_ranks,
       const std::vector<Optimizer>& optimizers);
 
+  ~StepMemory();
+  StepMemory(const StepMemory&) = delete;
+  StepMemory& operator=(const StepMemory&) = delete;
+
   // As new but for the count of steps; when nothing is queued any more.
   Status reset();
 
@@ -40,9 +46,14 @@ class StepMemory {
   // Of the host: the last step's, and the first refused one that no call has
   // returned yet.
   kernels::StepResult* results = nullptr;
+  // The host raises it at any time: communication of a step failed here.
+  std::atomic<uint32_t>* failed = nullptr;
+  // For groups that serve steps, until the next reset.
+  std::shared_ptr<FailWord> fail_word() const { return fail_word_; }
 
  private:
   StepMemory() = default;
+  void lend_fail_word();
 
   template <typename T>
   Status launch(kernels::OpCode op, const T& args) {
@@ -53,6 +64,7 @@ class StepMemory {
   int64_t microbatches_ = 1;
   uint64_t epoch_ = 0;  // how often it was reset, as on all ranks
   std::unique_ptr<Memory> memory_, host_;
+  std::shared_ptr<FailWord> fail_word_;
 };
 
 }  // namespace aliquot::engine

@@ -157,6 +157,61 @@ class Abandon(unittest.TestCase):
             host.run_ranks(LIBRARY, 2, lambda w: rank_main(w, True)),
             host.run_ranks(LIBRARY, 2, lambda w: rank_main(w, False)))
 
+    def test_a_collective_that_fails_is_in_no_step(self):
+        """Whichever collective of a step fails on one rank, and however late
+        the host hears of it: each rank has taken all of the step or nothing,
+        or is told that the ranks differ."""
+        for name in ("fsdp copy", "zero1", "zero2", "ddp"):
+            want = self.steps_alone(name)
+            failed, hit = 0, 0
+            while hit < 60 and (hit == 0 or failed):
+                hit += 1
+                with self.subTest(plan=name, hit=hit):
+                    results = host.run_ranks(
+                        LIBRARY, 2,
+                        lambda w: self.fail_at(w, PLANS[name], hit))
+                    failed = sum(refused for refused, _, _ in results)
+                    if any(steps is None for _, steps, _ in results):
+                        continue  # told to load a checkpoint
+                    for _, steps, values in results:
+                        self.assertEqual(values, want[steps])
+                    self.assertEqual(results[0][1], results[1][1])
+            self.assertGreater(hit, 5)
+
+    def steps_alone(self, name):
+        """The parameters after no, one and two steps."""
+        def rank_main(world):
+            model = Model(world, PLANS[name])
+            values = [model.values()]
+            for step in range(2):
+                model.step(step)
+                values.append(model.values())
+            model.engine.close()
+            return values
+
+        return host.run_ranks(LIBRARY, 2, rank_main)[0]
+
+    def fail_at(self, world, plan, hit):
+        """Whether a call was refused, and steps and values after leaving."""
+        model = Model(world, plan)
+        world.library.call("alq_fault_set", world.ctx,
+                           b"coll.data:%d@1=error" % hit)
+        refused = 0
+        try:
+            for step in range(2):
+                model.step(step)
+        except host.Refused:
+            refused = 1
+        world.library.call("alq_fault_set", world.ctx, None)
+        left = refusal(model.engine.call, "alq_engine_abandon", 20 * 10**9)
+        if left == _ffi.ALQ_INTERNAL:  # the ranks' steps differ
+            world.library.c.alq_engine_release(model.engine.handle)
+            return 1, None, None
+        self.assertEqual(left, _ffi.ALQ_OK)
+        steps, values = model.engine.report()["steps"], model.values()
+        model.engine.close()
+        return refused, steps, values
+
     def test_between_steps_alone_and_twice(self):
         def rank_main(world):
             model = Model(world, PLANS["fsdp copy"])

@@ -38,7 +38,7 @@ void decide(State* s, int64_t bad,
        kernels::NormArgs{&s->counted, s->data, 4, ALQ_F32, 0, 40});
     op(OpCode::kShare,
        kernels::ShareArgs{&s->shares[r], &s->counters, &s->counted, s->bad,
-                          s->world, 1.5, 77, 2, 7, 1, 0});
+                          s->world, 1.5, 77, 2, 7, 1, 0, nullptr});
   }
   op(OpCode::kDecide,
      kernels::DecideArgs{s->shares, 2, &s->scalars, s->factors, &s->counters,

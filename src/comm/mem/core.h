@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "comm/followers.h"
 #include "comm/group.h"
 #include "comm/mem/world.h"
 
@@ -85,7 +84,7 @@ struct GroupCore {
   std::atomic<bool> reported{false};  // the cause was returned once
   Stats stats;
   uint32_t flight_group = 0;
-  Followers<GroupCore> followers;
+  Consequences<GroupCore> consequences;
   Scratch scratch;  // of the operation whose turn it is
 
   Bell& bell(int32_t q) const {

@@ -197,7 +197,11 @@ void MemGroup::abort(const Status& reason) {
 
 void MemGroup::fail_with(Group& other) {
   auto* first = dynamic_cast<MemGroup*>(&other);
-  if (first != nullptr) first->core_->followers.add(core_);
+  if (first != nullptr) first->core_->consequences.add(core_);
+}
+
+void MemGroup::on_failure(std::shared_ptr<FailWord> word) {
+  core_->consequences.add(word);
 }
 
 Status MemGroup::close(Deadline deadline) {

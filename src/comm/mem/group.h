@@ -37,6 +37,7 @@ class MemGroup : public Group {
   PrivateMemory private_memory() const override;
   void abort(const Status& reason) override;
   void fail_with(Group& other) override;
+  void on_failure(std::shared_ptr<FailWord> word) override;
   Status close(Deadline deadline) override;
 
  private:

@@ -52,10 +52,11 @@ Status poison_cause(const GroupCore& core) {
 
 namespace {
 
-void fail_followers(const GroupCore& core, const Status& cause) {
-  for (const auto& follower : core.followers.all()) {
+void follow(const GroupCore& core, const Status& cause) {
+  core.consequences.raise_words();
+  for (const auto& follower : core.consequences.followers()) {
     poison(*follower, cause.code(), cause.rank(), cause.message());
-    fail_followers(*follower, cause);
+    follow(*follower, cause);
   }
 }
 
@@ -70,7 +71,7 @@ Status fail_operation(GroupCore& core, const Status& error) {
   Status cause = poison_cause(core);
   record_failure(core, cause);
   core.reported.store(true);
-  fail_followers(core, cause);
+  follow(core, cause);
   return cause;
 }
 
@@ -78,7 +79,7 @@ Status poison_report(GroupCore& core) {
   Status cause = poison_cause(core);
   if (cause.ok()) return cause;
   record_failure(core, cause);
-  fail_followers(core, cause);
+  follow(core, cause);
   if (!core.reported.exchange(true)) return cause;
   return make_error(ALQ_GROUP_POISONED,
                     "group \"{}\" failed earlier and can not be used: {}",

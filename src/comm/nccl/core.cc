@@ -102,7 +102,10 @@ Status NcclCore::drain(Deadline deadline) {
 void NcclCore::tell(const Status& cause_found) {
   oldest();  // what is done by now was done well
   board->poison(cause_found);
-  for (const auto& follower : followers.all()) follower->tell(cause_found);
+  consequences.raise_words();
+  for (const auto& follower : consequences.followers()) {
+    follower->tell(cause_found);
+  }
 }
 
 // The abort lets streams go on to what followers do: all are told before.
@@ -114,7 +117,7 @@ Status NcclCore::fail(const Status& cause_found) {
     runtime->abort(take_comm());
     Flight* flight = runtime->context->flight.get();
     if (flight != nullptr) flight->fail(first);
-    for (const auto& follower : followers.all()) {
+    for (const auto& follower : consequences.followers()) {
       static_cast<void>(follower->fail(first));
     }
   }

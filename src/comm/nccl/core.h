@@ -8,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "comm/followers.h"
 #include "comm/nccl/board.h"
 #include "comm/nccl/runtime.h"
 #include "comm/nccl/staging.h"
@@ -34,7 +33,7 @@ class NcclCore : public Watched {
   std::atomic<bool> reported{false};  // the cause was returned once
   std::atomic<bool> captured{false};  // some operation was
   bool shrunk = false;
-  Followers<NcclCore> followers;
+  Consequences<NcclCore> consequences;
 
   GroupPlace place() const { return {name, rank, size}; }
   int32_t world_rank(int32_t q) const {

@@ -105,7 +105,11 @@ void NcclGroup::abort(const Status& reason) {
 
 void NcclGroup::fail_with(Group& other) {
   auto* first = dynamic_cast<NcclGroup*>(&other);
-  if (first != nullptr) first->core_->followers.add(core_);
+  if (first != nullptr) first->core_->consequences.add(core_);
+}
+
+void NcclGroup::on_failure(std::shared_ptr<FailWord> word) {
+  core_->consequences.add(word);
 }
 
 }  // namespace aliquot::nccl

@@ -52,6 +52,7 @@ class NcclGroup : public Group {
   PrivateMemory private_memory() const override { return {"device"}; }
   void abort(const Status& reason) override;
   void fail_with(Group& other) override;
+  void on_failure(std::shared_ptr<FailWord> word) override;
   Status close(Deadline deadline) override;
 
  private:

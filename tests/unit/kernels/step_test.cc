@@ -18,7 +18,8 @@ struct Ranks {
     run_cpu(OpCode::kRates, &args);
   }
   ShareArgs args_of(double weight, uint64_t call) {
-    return {nullptr, &counters, &counted, bad, world, weight, call, 3, 7, 1, 0};
+    return {nullptr, &counters, &counted, bad, world, weight, call, 3, 7, 1, 0,
+            &failed};
   }
   // All ranks' shares, with one serial.
   void share(double weight, uint64_t call) {
@@ -57,6 +58,7 @@ struct Ranks {
   NormBins counted = {};
   BadSource bad[3];
   int32_t world[2] = {4, 9};
+  uint32_t failed = 0;
 };
 
 BOOST_AUTO_TEST_CASE(step_taken_has_factors_and_counts) {
@@ -129,6 +131,25 @@ BOOST_AUTO_TEST_CASE(step_is_skipped_for_the_first_bad_gradient) {
   BOOST_TEST((ranks.result[0].outcome == StepOutcome::kSkipped));
   BOOST_TEST(ranks.result[0].bad_element == 40);
   BOOST_TEST(ranks.result[0].bad_rank == -1);
+}
+
+// A share of a rank whose communication failed, on all ranks.
+BOOST_AUTO_TEST_CASE(step_is_refused_where_a_rank_failed) {
+  Ranks ranks(3);
+  ranks.share(1, 1);
+  ranks.failed = 1;
+  ShareArgs args = ranks.args_of(1, 2);  // another call as well
+  args.share = &ranks.shares[1];
+  ranks.counters.serial = 0;
+  run_cpu(OpCode::kShare, &args);
+  BOOST_TEST((ranks.decide().outcome == StepOutcome::kFailed));
+  BOOST_TEST(ranks.result[0].other == 1);
+  BOOST_TEST(ranks.result[0].steps == 0);
+  BOOST_TEST(ranks.scalars.skip == 1);
+  BOOST_TEST((ranks.result[1].outcome == StepOutcome::kFailed));
+  ranks.failed = 0;
+  ranks.share(1, 1);
+  BOOST_TEST((ranks.decide().outcome == StepOutcome::kTaken));
 }
 
 BOOST_AUTO_TEST_CASE(step_is_refused_and_remembered) {

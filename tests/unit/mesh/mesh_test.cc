@@ -39,6 +39,7 @@ class Ranks : public Group {
   PrivateMemory private_memory() const override { return {}; }
   void abort(const Status&) override {}
   void fail_with(Group&) override {}
+  void on_failure(std::shared_ptr<FailWord>) override {}
   Status close(Deadline) override { return {}; }
 
   int splits = 0;
