@@ -23,6 +23,7 @@ largest while the contestant trains alone, 8 steps of 64 tokens and then 5 of
 a loop that keeps each loss, and with it the graph of the step, over the next
 forward: small blocks that lie scattered over the C library's heap then, and by
 chance, let the heap of every contestant grow; so there is no target for that.
+Contestants whose machine was not quiet take their turns again, all of a table.
 """
 
 
@@ -102,6 +103,6 @@ def write(results: Dict[str, Any], facts: Dict[str, str], path: str) -> None:
     with open(path + ".md", "w", encoding="utf-8") as file:
         file.write(text(results, facts))
     with open(path + ".json", "w", encoding="utf-8") as file:
-        json.dump(dict(facts=facts, date=datetime.date.today().isoformat(),
-                       **results), file, indent=1)
+        json.dump({**results, "facts": facts,
+                   "date": datetime.date.today().isoformat()}, file, indent=1)
         file.write("\n")

@@ -122,7 +122,8 @@ void Reporter::finish(const Summary& s) {
                    s.params));
   note(
       fmt::format("nats per byte: unigram {:.4f}, bigram {:.4f}, "
-                  "reached {:.4f} in training and {:.4f} held out",
+                  "reached {:.4f} in training (the last steps' mean) and "
+                  "{:.4f} held out",
                   s.unigram, s.bigram, s.loss, s.held_out));
   if (!options_.trace.empty()) {
     note(
