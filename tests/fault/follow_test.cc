@@ -31,7 +31,14 @@ class Chain {
     groups_[1]->fail_with(*groups_[0]);
     groups_[1]->fail_with(*groups_[0]);
     groups_[2]->fail_with(*groups_[1]);
+    groups_[2]->on_failure(raised_word_);
+    groups_[2]->on_failure(taken_word_);
+    taken_word_->take_back();
   }
+
+  ~Chain() { raised_word_->take_back(); }
+  Chain(const Chain&) = delete;
+  Chain& operator=(const Chain&) = delete;
 
   // What the links of this rank say.
   std::vector<Status> pass_on() {
@@ -53,12 +60,17 @@ class Chain {
   }
 
   Group& first() { return *groups_[0]; }
+  // Of rank 0: of the last link's words, one is still its own.
+  bool told() const { return raised_.load() == 1 && taken_.load() == 0; }
 
  private:
   Rank& rank_;
   std::array<std::shared_ptr<Group>, 3> groups_;
   std::shared_ptr<Stream> stream_;
   std::vector<float> mine_, all_;
+  std::atomic<uint32_t> raised_{0}, taken_{0};
+  std::shared_ptr<FailWord> raised_word_ = std::make_shared<FailWord>(&raised_);
+  std::shared_ptr<FailWord> taken_word_ = std::make_shared<FailWord>(&taken_);
 };
 
 void give_up_in_the_second_round(Rank& rank, bool queued) {
@@ -77,6 +89,7 @@ void give_up_in_the_second_round(Rank& rank, bool queued) {
                  said.message());
     }
   }
+  rank.check(rank.rank != 0 || chain.told(), "the word was raised");
   rank.check_ok(rank.group->issue(Coll{}, nullptr, nullptr), "the world");
 }
 

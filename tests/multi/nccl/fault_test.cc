@@ -1,7 +1,9 @@
 // What goes wrong is bounded, named, and the same on all ranks.
 #include <signal.h>
 
+#include <atomic>
 #include <boost/test/unit_test.hpp>
+#include <cstring>
 
 #include "multi/nccl/gpu_ranks.h"
 
@@ -191,6 +193,43 @@ BOOST_AUTO_TEST_CASE(a_device_that_fails_is_told) {
     }
     check_error(rank, outcome(rank, gpu, sum_of(bytes, 100)), ALQ_INTERNAL,
                 {"rank 1 says", "CUDA_ERROR_ILLEGAL_ADDRESS"});
+  });
+}
+
+// An abort lets streams go on with what the operation left: a kernel that comes
+// next sees the word, and groups that follow have failed.
+BOOST_AUTO_TEST_CASE(what_comes_next_on_a_stream_knows_of_a_failure) {
+  gpu_everywhere({2}, [](Rank& rank, Gpu& gpu) {
+    GpuBytes bytes(rank, gpu, 400), seen(rank, gpu, 64);
+    auto memory = gpu.device->allocate_host(64, "word");
+    auto other = gpu.group->split(0, 0, "other", rank.context->deadline(0));
+    rank.check_ok(memory.status(), "memory");
+    rank.check_ok(other.status(), "split");
+    if (!memory.ok() || !other.ok()) return;
+    auto* word = new ((*memory)->data()) std::atomic<uint32_t>(0);
+    auto fail = std::make_shared<FailWord>(word);
+    gpu.group->on_failure(fail);
+    (*other)->fail_with(*gpu.group);
+    rank.check_ok(outcome(rank, gpu, sum_of(bytes, 100)), "before");
+    rank.check(word->load() == 0, "raised too early");
+    if (rank.rank == 0) {
+      const Coll sum = sum_of(bytes, 100);
+      kernels::CopyArgs copy{seen.data(), word, sizeof *word};
+      rank.check_ok(gpu.group->issue(sum, gpu.stream.get(), nullptr), "issue");
+      rank.check_ok(gpu.device->launch(gpu.stream.get(), kernels::OpCode::kCopy,
+                                       &copy, sizeof copy),
+                    "launch");
+    }
+    all_there(rank);
+    if (rank.rank == 1) {
+      gpu.group->abort(make_error(ALQ_ABORTED, "enough").with_rank(1));
+    } else {
+      uint32_t value = 0;
+      std::memcpy(&value, seen.get(gpu.stream.get(), 0, 4).data(), 4);
+      rank.check(value == 1, fmt::format("{} was seen", value));
+    }
+    rank.check((*other)->status().code() == ALQ_ABORTED, "the other failed");
+    fail->take_back();
   });
 }
 
