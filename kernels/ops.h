@@ -251,8 +251,8 @@ struct StepResult {
 // Merges the shares in order and decides: scalars, what each group's factors
 // say of this step, counters->steps if it is taken.  Unless it is,
 // scalars->skip is 1.  result[0] receives the outcome; result[1] too if it is
-// kDisagree, kWeights or kFailed and result[1].outcome is kNone: the host takes it away
-// some time.
+// kDisagree, kWeights or kFailed and result[1].outcome is kNone: the host takes
+// it away some time.
 struct DecideArgs {
   const StepShare* shares;
   int64_t n;

@@ -169,6 +169,7 @@ class Placements(unittest.TestCase):
         self.assertEqual(
             self.on_ranks(4, rank_main, "dp_replicate=2,dp_shard=2"), [[]] * 4)
 
+    @unittest.skipIf(host.ON_CUDA, "units may begin before a failure is known")
     def test_nobody_gets_what_was_assembled_in_part(self):
         """Rank 2 leaves after a step; rank 0 has only its own part of a shard
         then, and rank 1 gathers from rank 0."""

@@ -18,8 +18,8 @@ struct Ranks {
     run_cpu(OpCode::kRates, &args);
   }
   ShareArgs args_of(double weight, uint64_t call) {
-    return {nullptr, &counters, &counted, bad, world, weight, call, 3, 7, 1, 0,
-            &failed};
+    return {nullptr, &counters, &counted, bad, world, weight,
+            call,    3,         7,        1,   0,     &failed};
   }
   // All ranks' shares, with one serial.
   void share(double weight, uint64_t call) {

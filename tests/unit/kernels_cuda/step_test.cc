@@ -29,8 +29,7 @@ void step(State* s, int64_t bad_element, const Run& run) {
     s->bad[1].element = bad_element;
     run(OpCode::kNorm, NormArgs{&s->counted, data, 3, ALQ_F64, 0, 40});
     run(OpCode::kShare, ShareArgs{&share, &s->counters, &s->counted, s->bad,
-                                  s->world, 1.5, 77, 2, 7, 1, 0,
-                                  nullptr});
+                                  s->world, 1.5, 77, 2, 7, 1, 0, nullptr});
   }
   run(OpCode::kDecide, DecideArgs{s->shares, kRanks, &s->scalars, s->factors,
                                   &s->counters, s->result, 2.0, 1.0, 2, 0});
