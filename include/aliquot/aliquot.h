@@ -415,7 +415,9 @@ ALQ_API alq_status alq_group_ranks(const alq_group* group, int32_t* out,
 ALQ_API alq_status alq_group_set_timeout(alq_group* group, int64_t timeout_ns,
                                          alq_error* err);
 
-/* ALQ_OK, or why the group is poisoned.  Thread: any.  Blocks: never. */
+/* ALQ_OK, or why the group is poisoned.
+ * Thread: any.  Blocks: until whoever is writing that down has done so, and at
+ * most 1 s if that rank was stopped in it. */
 ALQ_API alq_status alq_group_status(const alq_group* group, alq_error* err);
 
 /* Exact counts since the group was made, of this rank: bytes read from and
@@ -1031,10 +1033,11 @@ typedef struct alq_step_report {
  *   that were captured, gathers what the graph uses, and counts itself: capture
  *   whole steps, and destroy the graph before the context, whose communicators
  *   it holds.  Whether such a step is taken, skipped or refused
- *   (RANK_MISMATCH, or FAILED_PRECONDITION for the sum of weights; nothing was
- *   changed then) is decided on the device: the first refusal is returned, once,
- *   by the next call that waits: alq_step with a report, alq_param_read, _write
- *   or _touch, a new plan's commit, close.
+ *   (RANK_MISMATCH; FAILED_PRECONDITION for the sum of weights; where a rank's
+ *   communication failed its group's error, ABORTED on ranks of other groups;
+ *   nothing was changed then) is decided on the device: the first refusal is
+ *   returned, once, by the next call that waits: alq_step with a report,
+ *   alq_param_read, _write or _touch, a new plan's commit, close.
  * Thread: collective.  Blocks: until deadline; on CUDA without report, never. */
 ALQ_API alq_status alq_step(alq_engine* engine, const alq_step_desc* desc,
                             const alq_stream* stream, alq_step_report* report,

@@ -292,7 +292,10 @@ class FailedGathers(unittest.TestCase):
     def evaluate(self, engine, units, want):
         """What each unit's pass sees: the values, others, or an error."""
         seen = []
-        engine.microbatch(_ffi.ALQ_EVAL)
+        try:
+            engine.microbatch(_ffi.ALQ_EVAL)
+        except host.Refused:  # gathers are issued here, and one failed by then
+            return ["refused"] * len(units)
         for unit in units:
             try:
                 view = engine.begin(unit, _ffi.ALQ_PASS_F_NOGRAD)
