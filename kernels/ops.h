@@ -196,8 +196,8 @@ struct StepShare {
   int32_t bad_microbatch, bad_rank;  // of that; the rank is of the world
   uint64_t call;                     // hash of the step's arguments
   int64_t steps;                     // taken before
-  // Last: a share of an earlier step has an earlier one; -1: of a rank whose
-  // communication failed.
+  // Last: a share of an earlier step has an earlier one.  Negative: of a rank
+  // whose communication failed.
   int64_t serial;
 };
 

@@ -21,6 +21,16 @@ ALQ_DEVICE inline void step_rates(const RatesArgs& a) {
   }
 }
 
+// The host raises the word at any time.
+ALQ_DEVICE inline bool step_failed(const uint32_t* word) {
+  if (word == nullptr) return false;
+#ifdef __CUDA_ARCH__
+  return *static_cast<const volatile uint32_t*>(word) != 0;
+#else
+  return __atomic_load_n(word, __ATOMIC_RELAXED) != 0;
+#endif
+}
+
 ALQ_DEVICE inline void step_share(const ShareArgs& a) {
   StepShare* share = a.share;
   share->bins = a.use_counted != 0 ? *a.counted : NormBins{};
@@ -39,11 +49,8 @@ ALQ_DEVICE inline void step_share(const ShareArgs& a) {
   }
   share->call = a.call;
   share->steps = a.counters->steps;
-  ++a.counters->serial;
-  // The host raises it at any time.
-  const volatile uint32_t* failed = a.failed;
-  const bool good = failed == nullptr || *failed == 0;
-  share->serial = good ? a.counters->serial : -1;
+  const int64_t serial = ++a.counters->serial;
+  share->serial = step_failed(a.failed) ? -serial : serial;
 }
 
 // Is the non-finite gradient of `a` before that of `b`?
@@ -61,7 +68,7 @@ ALQ_DEVICE inline bool step_bad_before(const StepShare& a,
 ALQ_DEVICE inline void step_merge(const DecideArgs& a, NormBins* bins,
                                   StepResult* out) {
   for (int64_t r = 0; r < a.n; ++r) {
-    if (a.shares[r].serial != -1) continue;
+    if (a.shares[r].serial != -a.counters->serial) continue;
     out->outcome = StepOutcome::kFailed;
     out->other = static_cast<int32_t>(r);
     return;

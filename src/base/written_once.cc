@@ -25,24 +25,34 @@ bool WrittenOnce::begin() {
       none, kWriting | static_cast<uint32_t>(getpid()));
 }
 
-int32_t WrittenOnce::writer() const {
-  const uint32_t word = word_.load();
-  return (word & kWriting) != 0 ? static_cast<int32_t>(word & ~kWriting) : 0;
+void WrittenOnce::end() {
+  uint32_t mine = kWriting | static_cast<uint32_t>(getpid());
+  word_.compare_exchange_strong(mine, kEnded);
 }
 
-WrittenOnce::State WrittenOnce::state() const {
+int32_t WrittenOnce::writer() const {
+  const uint32_t word = word_.load();
+  const bool unfinished = (word & (kWriting | kGivenUp)) != 0;
+  return unfinished ? static_cast<int32_t>(word & ~(kWriting | kGivenUp)) : 0;
+}
+
+WrittenOnce::State WrittenOnce::state() {
   const Deadline until = Deadline::after(kStoppedNs);
-  for (int turn = 0; writer() != 0; ++turn) {
+  uint32_t word = word_.load();
+  for (int turn = 0; (word & kWriting) != 0; word = word_.load(), ++turn) {
     if (turn < kYields) {
       sched_yield();
       continue;
     }
-    // Before it ended it may have come to the end.
-    if (ended(writer()) || until.passed()) break;
+    if (ended(writer()) || until.passed()) {
+      // Before it ended it may have come to the end.
+      word_.compare_exchange_strong(word, (word & ~kWriting) | kGivenUp);
+      continue;
+    }
     usleep(100);
   }
-  if (writer() != 0) return State::kUnfinished;
-  return begun() ? State::kWhole : State::kNot;
+  if (word == 0) return State::kNot;
+  return word == kEnded ? State::kWhole : State::kUnfinished;
 }
 
 }  // namespace aliquot

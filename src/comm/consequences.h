@@ -1,11 +1,10 @@
 // Consequences: what fails with a group on this rank, before its streams go on:
 // other groups (Group::fail_with), and words that kernels read (fail_word).
 //
-// A group keeps its followers: whoever fails them is never the last to let go
-// of one.
+// A group keeps its followers until they have failed: whoever fails them is
+// never the last to let go of one.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -41,9 +40,15 @@ class FailWord {
 template <typename Core>
 class Consequences {
  public:
+  // Followers that have failed by now are let go of.
   void add(const std::shared_ptr<Core>& core) {
+    std::vector<std::shared_ptr<Core>> gone;  // when the lock is no longer held
     std::lock_guard lock(mutex_);
-    if (std::ranges::find(cores_, core) == cores_.end()) cores_.push_back(core);
+    gone.swap(cores_);
+    for (const auto& known : gone) {
+      if (known != core && !known->failed()) cores_.push_back(known);
+    }
+    cores_.push_back(core);
   }
   void add(const std::shared_ptr<FailWord>& word) {
     std::lock_guard lock(mutex_);

@@ -90,13 +90,17 @@ void CollOp::choose_ways() {
 }
 
 // Null: private memory of another process.
-Result<std::byte*> CollOp::find(int32_t q, const Location& at) const {
+Result<std::byte*> CollOp::find(int32_t q, const Location& at) {
   if (at.kind == kNowhere) return nullptr;
   if (at.kind == kInSlot) {
     return core.control.slot(q, number).payload +
            size * int64_t{sizeof(int64_t)};
   }
   if (core.pid(q) == core.pid(me)) {
+    if (at.kind == kInSegment) {
+      ALQ_ASSIGN(auto segment, hold_segment(core, q, at));
+      held_.push_back(std::move(segment));
+    }
     return reinterpret_cast<std::byte*>(at.address);
   }
   if (at.kind != kInSegment) return nullptr;

@@ -54,7 +54,10 @@ CollOp::CollOp(GroupCore& group_core, std::shared_ptr<GroupCore> keep,
 }
 
 CollOp::~CollOp() {
-  if (exposes_dst_ && state_ != State::kDone) withdraw();
+  // Peers may read its src where they are threads of this process, and write
+  // its dst.
+  const bool announced = state_ != State::kTurn && state_ != State::kDone;
+  if (announced && (exposes_dst_ || core.shares_process)) withdraw();
   if (work_ != nullptr && !work_->done.load()) {
     work_->status = make_error(ALQ_CANCELLED,
                                "operation {} of group \"{}\" was dropped with "

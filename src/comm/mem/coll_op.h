@@ -9,6 +9,7 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "comm/mem/core.h"
 #include "device/cpu/op.h"
@@ -118,7 +119,7 @@ class CollOp : public Op {
   bool awaits(int32_t q) const;
   std::string what() const;
   void locate();
-  Result<std::byte*> find(int32_t q, const Location& at) const;
+  Result<std::byte*> find(int32_t q, const Location& at);
   // Bytes of this rank's src that peers may read.
   int64_t readable_bytes() const;
   void announce_pairs();
@@ -126,6 +127,7 @@ class CollOp : public Op {
   const std::shared_ptr<GroupCore> keep_;
   const std::shared_ptr<WorkState> work_;
   std::shared_ptr<Segment> src_segment_, dst_segment_;
+  std::vector<std::shared_ptr<Segment>> held_;  // of ranks of this process
   State state_ = State::kTurn;
   Step (*run_)(CollOp&) = nullptr;
   bool inlined_ = false, drain_ = false, mapped_ = false, reading_ = false;

@@ -112,6 +112,15 @@ int GroupCore::ring_peers() const {
   return calls;
 }
 
+Result<std::shared_ptr<Segment>> hold_segment(const GroupCore& core, int32_t q,
+                                              const Location& at) {
+  auto segment = Segment::attach({at.pid, at.fd, at.nonce, at.segment_bytes});
+  if (segment.ok()) return segment;
+  return make_error(ALQ_PEER_FAILED, "rank {} left, and its memory is gone: {}",
+                    core.world_rank(q), segment.status().message())
+      .with_rank(core.world_rank(q));
+}
+
 Result<std::byte*> map_peer(const GroupCore& core, int32_t q,
                             const Location& at) {
   int32_t owner = core.world_rank(q);

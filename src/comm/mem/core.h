@@ -94,12 +94,18 @@ struct GroupCore {
     return world->peers[static_cast<size_t>(world_rank(q))].pid;
   }
   int32_t world_rank(int32_t q) const { return ranks[static_cast<size_t>(q)]; }
+  bool failed() const { return control.poison().once.begun(); }
   Member& self() const { return control.member(rank); }
   // Rings all peers; returns system calls made.
   int ring_peers() const;
   // Whether member q has closed the group or left it, or its world.
   MemberState state(int32_t q) const;
 };
+
+// The segment that member q, a thread of this process, announced.  Whoever
+// holds it reads what was there, also when q has released it.
+Result<std::shared_ptr<Segment>> hold_segment(const GroupCore& core, int32_t q,
+                                              const Location& at);
 
 // Maps the segment that member q announced.  Where that fails the error names
 // who made the segment; one that is gone took it along.

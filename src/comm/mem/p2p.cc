@@ -52,6 +52,8 @@ P2pOp::P2pOp(GroupCore& core, std::shared_ptr<GroupCore> keep, const Coll& coll,
 }
 
 P2pOp::~P2pOp() {
+  const bool announced = state_ != State::kTurn && state_ != State::kDone;
+  if (announced && sends_ && in_process()) withdraw();
   if (work_ != nullptr && !work_->done.load()) {
     work_->status = make_error(ALQ_CANCELLED,
                                "a {} of group \"{}\" was dropped with its "
@@ -59,6 +61,27 @@ P2pOp::~P2pOp() {
                                coll_name(coll_.kind), core_.name);
     work_->done.store(true);
   }
+}
+
+bool P2pOp::in_process() const {
+  return core_.pid(coll_.root) == core_.pid(core_.rank);
+}
+
+// The receiver is a thread of this process, and may be in our src.
+bool P2pOp::read_here() const {
+  return in_process() &&
+         core_.control.member(coll_.root).reading.value.load() != 0;
+}
+
+// Dropped while the receiver may come to it.
+void P2pOp::withdraw() {
+  if (core_.world->forked()) return;
+  const int32_t rank = core_.world_rank(core_.rank);
+  poison(
+      core_, ALQ_PEER_FAILED, rank,
+      fmt::format("rank {} left (released its context) in {}", rank, what()));
+  const Deadline until = Deadline::after(kDyingNs);
+  while (read_here() && !until.passed()) usleep(50);
 }
 
 void P2pOp::publish(Line& line, uint64_t value) {
@@ -172,6 +195,9 @@ Status P2pOp::resolve() {
         .with_rank(core_.world_rank(coll_.root));
   }
   if (same_process) {
+    if (at.kind == kInSegment) {
+      ALQ_ASSIGN(held_, hold_segment(core_, coll_.root, at));
+    }
     base_ = reinterpret_cast<const std::byte*>(at.address);
     reading_ = true;
   } else if (at.kind == kInSegment) {
@@ -321,12 +347,8 @@ Step P2pOp::fail(Status status) {
 }
 
 Step P2pOp::dying() {
-  bool read_here = core_.pid(coll_.root) == core_.pid(core_.rank);
-  if (read_here && now_ns() - started_ < kDyingNs &&
-      core_.control.member(coll_.root).reading.value.load() != 0) {
-    return Step::kWaiting;
-  }
-  return finish();
+  const bool waits = now_ns() - started_ < kDyingNs && read_here();
+  return waits ? Step::kWaiting : finish();
 }
 
 Step P2pOp::finish() {

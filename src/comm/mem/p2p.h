@@ -37,6 +37,9 @@ class P2pOp : public Op {
   std::string what() const;
   Step fail(Status status);
   Step dying();
+  bool in_process() const;
+  bool read_here() const;
+  void withdraw();
   Step finish();
 
   GroupCore& core_;
@@ -52,6 +55,7 @@ class P2pOp : public Op {
   Bell& peer_bell_;
   State state_ = State::kTurn;
   std::shared_ptr<Segment> segment_;
+  std::shared_ptr<Segment> held_;  // the sender's, of this process
   const std::byte* base_ = nullptr;
   bool staged_ = false, mapped_ = false, reading_ = false;
   bool said_where_ = false;

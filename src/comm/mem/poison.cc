@@ -27,7 +27,7 @@ void poison(const GroupCore& core, alq_status code, int32_t culprit,
 }
 
 Status poison_cause(const GroupCore& core) {
-  const Poison& record = core.control.poison();
+  Poison& record = core.control.poison();
   const WrittenOnce::State state = record.once.state();
   if (state == WrittenOnce::State::kNot) return {};
   if (state == WrittenOnce::State::kUnfinished) {

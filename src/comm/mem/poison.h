@@ -10,9 +10,7 @@ namespace aliquot::mem {
 void poison(const GroupCore& core, alq_status code, int32_t culprit,
             const std::string& text);
 
-inline bool poisoned(const GroupCore& core) {
-  return core.control.poison().once.begun();
-}
+inline bool poisoned(const GroupCore& core) { return core.failed(); }
 
 // The cause as it is; OK when the group is well.  Blocks: as WrittenOnce.
 Status poison_cause(const GroupCore& core);

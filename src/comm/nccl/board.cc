@@ -56,7 +56,7 @@ bool Board::poison(const Status& cause) {
 bool Board::poisoned() const { return record().once.begun(); }
 
 Status Board::cause() const {
-  const Record& r = record();
+  Record& r = record();
   const WrittenOnce::State state = r.once.state();
   if (state == WrittenOnce::State::kNot) return {};
   if (state == WrittenOnce::State::kUnfinished) {

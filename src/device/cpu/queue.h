@@ -25,7 +25,7 @@ class Queue : public Stream, public std::enable_shared_from_this<Queue> {
   Queue(const Queue&) = delete;
   Queue& operator=(const Queue&) = delete;
 
-  static constexpr size_t kNodeBytes = 2560;
+  static constexpr size_t kNodeBytes = 2624;
 
   // Appends an operation; returns its number, from 1.
   template <typename T, typename... Args>

@@ -9,6 +9,8 @@
 #include <functional>
 #include <new>
 
+#include "base/clock.h"
+
 namespace aliquot {
 namespace {
 
@@ -89,9 +91,19 @@ BOOST_AUTO_TEST_CASE(a_writer_that_is_stopped_is_for_a_while) {
     raise(SIGSTOP);
     r.once.end();
   });
+  const int64_t begun = now_ns();
   BOOST_TEST((record->once.state() == State::kUnfinished));
+  const int64_t waited = now_ns() - begun;
+  BOOST_TEST(waited > 900'000'000);
+  // Given up by one, for all and for good.
+  for (int i = 0; i < 100; ++i) {
+    BOOST_TEST((record->once.state() == State::kUnfinished));
+  }
+  BOOST_TEST(now_ns() - begun - waited < waited / 2);
   kill(record.pid(), SIGCONT);
-  BOOST_TEST((record->once.state() == State::kWhole));
+  waitpid(record.pid(), nullptr, 0);
+  BOOST_TEST((record->once.state() == State::kUnfinished));
+  BOOST_TEST(record->once.writer() == record.pid());
 }
 
 }  // namespace
