@@ -42,7 +42,7 @@ class Consequences {
  public:
   // Followers that have failed by now are let go of.
   void add(const std::shared_ptr<Core>& core) {
-    std::vector<std::shared_ptr<Core>> gone;  // when the lock is no longer held
+    std::vector<std::shared_ptr<Core>> gone;  // after the lock
     std::lock_guard lock(mutex_);
     gone.swap(cores_);
     for (const auto& known : gone) {

@@ -168,11 +168,11 @@ class Group {
   virtual GroupStats stats() const = 0;
   virtual PrivateMemory private_memory() const = 0;
   virtual void abort(const Status& reason) = 0;
-  // From now on an operation of `other` (of the same backend) that fails or is
-  // refused on this rank fails this group too, with the same cause: before what
-  // follows it on its stream begins here, so that no peer is given what comes
-  // of it.  Where streams run by themselves, soon after.  `other` keeps this
-  // group, and must not follow it.
+  // From now on an operation of `other` (of the same backend) that fails on
+  // this rank, or is refused because `other` has failed, fails this group too,
+  // with the same cause: before what follows it on its stream begins here, so
+  // that no peer is given what comes of it.  Where streams run by themselves,
+  // soon after.  `other` keeps this group, and must not follow it.
   virtual void fail_with(Group& other) = 0;
   // When this group has failed the word is raised: before streams go on after
   // an operation that did not do its work.

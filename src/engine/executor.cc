@@ -26,6 +26,7 @@ Result<std::unique_ptr<Executor>> Executor::create(
   ALQ_ASSIGN(e->memory_,
              EngineMemory::create(*plan, e->device_.get(),
                                   e->groups_.gather.get(), slab, deadline));
+  e->link_failures();
   ALQ_TRY(e->make_streams());
   int64_t base = 0;
   int32_t grad_slots = 0;
@@ -46,11 +47,14 @@ Result<std::unique_ptr<Executor>> Executor::create(
   return e;
 }
 
-Status Executor::make_streams() {
+void Executor::link_failures() {
   groups_.fail_together();
   for (const auto& group : groups_.all()) {
     group->on_failure(step_memory_.fail_word());
   }
+}
+
+Status Executor::make_streams() {
   ALQ_ASSIGN(gather_stream_, device_->create_stream("gather"));
   ALQ_ASSIGN(reduce_stream_, device_->create_stream("reduce"));
   ALQ_ASSIGN(updated_, device_->create_event());
@@ -87,6 +91,7 @@ Status Executor::settle(Deadline deadline) {
 
 Status Executor::renew(DataGroups groups) {
   groups_ = std::move(groups);
+  link_failures();
   ALQ_TRY(make_streams());
   std::fill(grad_slot_user_.begin(), grad_slot_user_.end(), -1);
   gathering_ = reducing_ = false;

@@ -155,6 +155,8 @@ class Executor {
         step_memory_(*step),
         asynchronous_(device_->asynchronous()) {}
 
+  // What fails on this rank fails where it would be passed on, and steps.
+  void link_failures();
   Status make_streams();
   Status execute(const Action& action, Stream* caller, Deadline deadline);
   Status evict(int32_t bundle, Stream* caller);

@@ -177,13 +177,10 @@ bool CollOp::memory_in_use() const {
   return false;
 }
 
-// Dropped while peers may write into its dst.
+// Dropped while peers may be in its memory.
 void CollOp::withdraw() {
   if (core.world->forked()) return;
-  const int32_t rank = core.world_rank(me);
-  poison(
-      core, ALQ_PEER_FAILED, rank,
-      fmt::format("rank {} left (released its context) in {}", rank, what()));
+  poison_by_leaving(core, what());
   const Deadline until = Deadline::after(kMemoryNs);
   while (memory_in_use() && !until.passed()) usleep(50);
 }

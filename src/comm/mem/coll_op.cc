@@ -57,7 +57,8 @@ CollOp::~CollOp() {
   // Peers may read its src where they are threads of this process, and write
   // its dst.
   const bool announced = state_ != State::kTurn && state_ != State::kDone;
-  if (announced && (exposes_dst_ || core.shares_process)) withdraw();
+  const bool exposed = exposes_dst_ || (core.shares_process && !inlined_);
+  if (announced && exposed) withdraw();
   if (work_ != nullptr && !work_->done.load()) {
     work_->status = make_error(ALQ_CANCELLED,
                                "operation {} of group \"{}\" was dropped with "

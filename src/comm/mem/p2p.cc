@@ -76,10 +76,7 @@ bool P2pOp::read_here() const {
 // Dropped while the receiver may come to it.
 void P2pOp::withdraw() {
   if (core_.world->forked()) return;
-  const int32_t rank = core_.world_rank(core_.rank);
-  poison(
-      core_, ALQ_PEER_FAILED, rank,
-      fmt::format("rank {} left (released its context) in {}", rank, what()));
+  poison_by_leaving(core_, what());
   const Deadline until = Deadline::after(kDyingNs);
   while (read_here() && !until.passed()) usleep(50);
 }

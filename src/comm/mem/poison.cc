@@ -26,6 +26,12 @@ void poison(const GroupCore& core, alq_status code, int32_t culprit,
   core.world->runner->ring_self();
 }
 
+void poison_by_leaving(const GroupCore& core, const std::string& what) {
+  const int32_t rank = core.world_rank(core.rank);
+  poison(core, ALQ_PEER_FAILED, rank,
+         fmt::format("rank {} left (released its context) in {}", rank, what));
+}
+
 Status poison_cause(const GroupCore& core) {
   Poison& record = core.control.poison();
   const WrittenOnce::State state = record.once.state();

@@ -10,6 +10,9 @@ namespace aliquot::mem {
 void poison(const GroupCore& core, alq_status code, int32_t culprit,
             const std::string& text);
 
+// This rank left in the operation that `what` names.
+void poison_by_leaving(const GroupCore& core, const std::string& what);
+
 inline bool poisoned(const GroupCore& core) { return core.failed(); }
 
 // The cause as it is; OK when the group is well.  Blocks: as WrittenOnce.
