@@ -14,7 +14,7 @@
 namespace aliquot::tools {
 namespace {
 
-constexpr int kWarmUp = 20;  // the library has chosen its way by then
+constexpr int kWarmUp = 40;  // the library has chosen its way by then
 
 // Element i of rank's input: different for every rank and element, rounded
 // differently in every order of summation.

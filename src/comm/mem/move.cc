@@ -14,9 +14,10 @@ namespace {
 // A block small enough to stay in a core's cache and to look up in between.
 constexpr int64_t kBlock = 262144;
 // One system call per block: larger.
-constexpr int64_t kCallBlock = int64_t{1} << 20;
-// Sources fetched for a block of a sum, together.
-constexpr int64_t kFetched = 262144;
+constexpr int64_t kCallBlock = int64_t{4} << 20;
+// Sources fetched for a block of a sum, together: still in a core's cache, and
+// few calls, each of which looks up and pins pages of another process.
+constexpr int64_t kFetched = int64_t{1} << 20;
 // A piece of a sum stays in the first-level cache.
 constexpr int64_t kPiece = 8192;
 // Results from this size on are larger than a core's part of the caches.

@@ -113,7 +113,7 @@ class WayTrial {
     if (++count_ <= kIgnored) return now_;
     best_ = std::min(best_, ns);
     const int64_t usual = *std::min_element(usual_, usual_ + kCounted);
-    const bool hopeless = best_ > 2 * usual;
+    const bool hopeless = best_ > usual + usual / 2;
     if (count_ < kIgnored + kCounted && !hopeless) return now_;
     const bool keep = best_ < usual - usual / 16;
     Other& loser = others_[keep ? usual_way_ : now_];
