@@ -29,6 +29,9 @@ class Deadline {
                         ? std::numeric_limits<int64_t>::max()
                         : now + ns);
   }
+  static Deadline never() {
+    return Deadline(std::numeric_limits<int64_t>::max());
+  }
   bool passed() const { return now_ns() >= at_; }
   int64_t at() const { return at_; }
   // Nanoseconds left, never negative.

@@ -277,6 +277,7 @@ Step CollOp::run() {
   if (run_ == algorithm(coll.kind).direct && size > 1) {
     publish(&Member::done, number);
   }
+  settle();
   state_ = State::kDrain;
   return Step::kDone;
 }
@@ -350,8 +351,16 @@ Step CollOp::dying() {
   return waits ? Step::kWaiting : finish();
 }
 
-Step CollOp::finish() {
+void CollOp::settle() {
+  if (settled_) return;
+  settled_ = true;
   if (mapped_) core.world->maps.leave(core.world->control, core.world->size);
+  counts.ops = 1;
+  core.stats.add(counts);
+}
+
+Step CollOp::finish() {
+  settle();
   bool failed = state_ == State::kDying;
   if (moving_ != 0 && !failed) {
     uint64_t like = static_cast<uint64_t>(part_total() * in_size);
@@ -365,8 +374,6 @@ Step CollOp::finish() {
     if (!failed) mark_seen(core);
   }
   state_ = State::kDone;
-  counts.ops = 1;
-  core.stats.add(counts);
   recorded(core, recorded_, failed ? kFlightError : kFlightDone);
   if (!failed) core.turn.store(number + 1);
   if (work_ != nullptr) {

@@ -108,6 +108,9 @@ class CollOp : public Op {
   Step run();
   Step waiting(bool slow);
   Step finish();
+  // What is done once no peer's memory is needed any more: in time that peers
+  // need for theirs.
+  void settle();
   Step dying();
   // Checks that cost: deadline, ranks that left.
   Status slow_checks();
@@ -131,6 +134,7 @@ class CollOp : public Op {
   State state_ = State::kTurn;
   Step (*run_)(CollOp&) = nullptr;
   bool inlined_ = false, drain_ = false, mapped_ = false, reading_ = false;
+  bool settled_ = false;
   bool said_where_ = false, exposes_dst_ = false;
   int32_t flags_;
   int32_t cursor_ = 0;

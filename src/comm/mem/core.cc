@@ -70,7 +70,8 @@ GroupCore::GroupCore(std::shared_ptr<World> w, std::string group_name,
       segment(std::move(control_segment)),
       control(segment->data(), size),
       pairs(ranks.size()),
-      timeout_ns(world->context->timeout_ns) {
+      timeout_ns(world->context->timeout_ns),
+      known(ranks.size()) {
   base = name;
   auto own = std::find(ranks.begin(), ranks.end(), world->rank);
   rank = static_cast<int32_t>(own - ranks.begin());

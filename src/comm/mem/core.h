@@ -47,6 +47,12 @@ struct Origin {
   std::string name;
 };
 
+// A peer's segment that was mapped when PeerMaps had dropped so many.
+struct KnownMap {
+  uint64_t nonce = 0, drops = 0;
+  std::byte* data = nullptr;
+};
+
 struct GroupCore {
   GroupCore(std::shared_ptr<World> w, std::string group_name,
             std::vector<int32_t> world_ranks,
@@ -85,7 +91,9 @@ struct GroupCore {
   Stats stats;
   uint32_t flight_group = 0;
   Consequences<GroupCore> consequences;
-  Scratch scratch;  // of the operation whose turn it is
+  // Of the operation whose turn it is.
+  Scratch scratch;
+  std::vector<KnownMap> known;  // of each member
 
   Bell& bell(int32_t q) const {
     return world->control.bell(ranks[static_cast<size_t>(q)]);

@@ -146,7 +146,7 @@ Status MemGroup::run_op(Op& op) {
   auto poll = [&op](bool slow) { return op.step(slow); };
   WaitCounts counts;
   // The operation has its own deadline.
-  device_->runner()->wait(Poll(poll), Deadline::after(INT64_MAX), &counts);
+  device_->runner()->wait(Poll(poll), Deadline::never(), &counts);
   if (counts.sleeps != 0) {
     GroupStats stats;
     stats.sleeps = stats.syscalls = counts.sleeps;

@@ -36,6 +36,7 @@ void PeerMaps::leave(const Control& control, int32_t size) {
 
 void PeerMaps::drop_freed(const Control& control, int32_t owner, uint64_t from,
                           uint64_t to) {
+  drops_.fetch_add(1);
   if (to - from > Freed::kKept) {  // some were overwritten: map anew
     std::erase_if(entries_,
                   [=](const auto& e) { return e.second.owner == owner; });

@@ -26,6 +26,9 @@ class PeerMaps {
   // data of the segment, or why it can not be mapped.
   Result<std::byte*> find(const SegmentRef& ref, int32_t owner);
 
+  // How often something was unmapped.
+  uint64_t drops() const { return drops_.load(std::memory_order_relaxed); }
+
   // Brackets an operation that uses mapped memory: nothing is unmapped inside.
   void enter() { users_.fetch_add(1); }
   // Unmaps what owners have freed since.
@@ -40,6 +43,7 @@ class PeerMaps {
                   uint64_t to);
 
   std::atomic<int32_t> users_{0};
+  std::atomic<uint64_t> drops_{0};
   std::mutex mutex_;
   std::map<uint64_t, Entry> entries_;
   uint64_t freed_seen_[kMaxRanks] = {};

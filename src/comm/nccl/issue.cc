@@ -119,7 +119,7 @@ Status NcclCore::issue(const Coll& coll, Stream* stream,
                       "captured",
                       coll_name(coll.kind), name);
   }
-  ALQ_TRY(wait(*done, Deadline::after(INT64_MAX)));
+  ALQ_TRY(wait(*done, Deadline::never()));
   if (!staging.uses_host()) return {};
   ALQ_TRY(staging.fetch(device(), on));
   return device().synchronize(on, deadline);
