@@ -35,42 +35,33 @@ void CollOp::announce_pairs() {
   slot.src.bytes = bytes;
 }
 
-void CollOp::locate() {
+void CollOp::announce_memory() {
   Slot& slot = core.control.slot(me, number);
-  const bool asks =
-      !core.one_process && core.world->cma && core.world->context->huge_pages;
-  auto read_by_peers = [this] {
-    return reads(way_now(*core.world, private_kind(), largest_part(*this)));
-  };
-  auto fill = [&](const void* data, int64_t n, std::shared_ptr<Segment>* hold) {
-    Location at{};
-    if (n == 0) return at;
-    at.kind = kPrivate;
-    at.pid = core.pid(me);
-    at.address = reinterpret_cast<uint64_t>(data);
-    at.bytes = n;
-    *hold = core.world->segments->find(data, n);
-    if (*hold == nullptr) {
-      if (asks && read_by_peers())
-        counts.syscalls += core.world->huge_pages.comes(data, n);
-      return at;
-    }
-    const SegmentRef& ref = (*hold)->ref();
-    at.kind = kInSegment;
-    at.pid = ref.pid;  // who made it: not this rank if it is common memory
-    at.fd = ref.fd;
-    at.nonce = ref.nonce;
-    at.segment_bytes = ref.bytes;
-    at.offset = static_cast<const std::byte*>(data) - (*hold)->data();
-    return at;
-  };
-  slot.src = fill(coll.src, readable_bytes(), &src_segment_);
-  exposes_dst_ = coll.kind == CollKind::kAllReduce;
-  if (exposes_dst_) {
-    slot.dst = fill(coll.dst, part_total() * out_size, &dst_segment_);
-  } else if (slot.dst.kind != kNowhere) {
-    slot.dst = {};
+  const int64_t sent = readable_bytes();
+  slot.src.kind = kNowhere;
+  if (sent > 0) {
+    src_segment_ = locate(core, coll.src, sent, &slot.src, &slot.src_backing);
+    if (src_segment_ == nullptr) ask_huge_pages(coll.src, sent);
   }
+  slot.dst_kind = kNowhere;
+  exposes_dst_ = coll.kind == CollKind::kAllReduce;
+  if (!exposes_dst_) return;
+  const int64_t results = part_total() * out_size;
+  if (in_place() && results == sent) {
+    slot.dst_kind = kAsSource;
+  } else if (results > 0) {
+    dst_segment_ =
+        locate(core, coll.dst, results, &slot.dst, &slot.dst_backing);
+    slot.dst_kind = dst_segment_ == nullptr ? kPrivate : kInSegment;
+    if (dst_segment_ == nullptr) ask_huge_pages(coll.dst, results);
+  }
+}
+
+void CollOp::ask_huge_pages(const void* data, int64_t bytes) {
+  World& world = *core.world;
+  if (core.one_process || !world.cma || !world.context->huge_pages) return;
+  if (!reads(way_now(world, private_kind(), largest_part(*this)))) return;
+  counts.syscalls += world.huge_pages.comes(data, bytes);
 }
 
 Moved CollOp::private_kind() const {
@@ -89,36 +80,51 @@ void CollOp::choose_ways() {
   }
 }
 
+Location CollOp::location(int32_t q, Location Slot::*which) const {
+  const Slot& from = slot(q);
+  if (which == &Slot::src || from.dst_kind == kAsSource) return from.src;
+  if (from.dst_kind == kNowhere) return {};
+  Location at = from.dst;
+  at.kind = from.dst_kind;
+  return at;
+}
+
+SegmentRef CollOp::segment(int32_t q, Location Slot::*which) const {
+  const Slot& from = slot(q);
+  const bool second = which == &Slot::dst && from.dst_kind != kAsSource;
+  return segment_at(second ? from.dst : from.src,
+                    second ? from.dst_backing : from.src_backing);
+}
+
 // Null: private memory of another process.
-Result<std::byte*> CollOp::find(int32_t q, const Location& at) {
+Result<std::byte*> CollOp::find(int32_t q, Location Slot::*which) {
+  const Location at = location(q, which);
   if (at.kind == kNowhere) return nullptr;
   if (at.kind == kInSlot) {
     return core.control.slot(q, number).payload +
            size * int64_t{sizeof(int64_t)};
   }
-  if (core.pid(q) == core.pid(me)) {
-    if (at.kind == kInSegment) {
-      ALQ_ASSIGN(auto segment, hold_segment(core, q, at));
-      held_.push_back(std::move(segment));
-    }
-    return reinterpret_cast<std::byte*>(at.address);
+  const bool local = core.pid(q) == core.pid(me);
+  if (at.kind != kInSegment) {
+    return local ? reinterpret_cast<std::byte*>(at.at) : nullptr;
   }
-  if (at.kind != kInSegment) return nullptr;
-  if (at.offset < 0 || at.bytes < 0 || at.segment_bytes < at.bytes ||
-      at.offset > at.segment_bytes - at.bytes) {
-    return make_error(ALQ_INTERNAL,
-                      "rank {} announced memory outside its segment",
-                      core.world_rank(q))
-        .with_rank(core.world_rank(q));
+  if (local) {
+    ALQ_ASSIGN(auto held, hold_segment(core, q, segment(q, which)));
+    ALQ_TRY(check_within(core, q, at, held->bytes()));
+    held_.push_back(std::move(held));
+    return held_.back()->data() + at.at;
   }
-  KnownMap& known = core.known[static_cast<size_t>(q)];
+  KnownMap& known =
+      core.known[static_cast<size_t>(2 * q + (which == &Slot::dst ? 1 : 0))];
   const uint64_t drops = core.world->maps.drops();
   if (known.data == nullptr || known.nonce != at.nonce ||
       known.drops != drops) {
-    ALQ_ASSIGN(std::byte * data, map_peer(core, q, at));
-    known = {at.nonce, drops, data};
+    const SegmentRef ref = segment(q, which);
+    ALQ_ASSIGN(std::byte * data, map_peer(core, q, ref));
+    known = {ref.nonce, drops, data, ref.bytes};
   }
-  return known.data + at.offset;
+  ALQ_TRY(check_within(core, q, at, known.bytes));
+  return known.data + at.at;
 }
 
 Status CollOp::resolve(Location Slot::*which) {
@@ -127,7 +133,7 @@ Status CollOp::resolve(Location Slot::*which) {
       base[q] = which == &Slot::src ? src() : dst();
       continue;
     }
-    ALQ_ASSIGN(base[q], find(q, slot(q).*which));
+    ALQ_ASSIGN(base[q], find(q, which));
   }
   return {};
 }
@@ -136,9 +142,8 @@ Status CollOp::resolve_results() {
   const int64_t bytes = part_total() * out_size;
   for (int32_t q = 0; q < size; ++q) {
     if (q == me) continue;
-    const Location at = slot(q).dst;
-    ALQ_ASSIGN(result[q], find(q, at));
-    if (result[q] == nullptr || at.bytes != bytes) {
+    ALQ_ASSIGN(result[q], find(q, &Slot::dst));
+    if (result[q] == nullptr || location(q, &Slot::dst).bytes != bytes) {
       return make_error(ALQ_INTERNAL,
                         "rank {} announced no memory for a result of {} bytes",
                         core.world_rank(q), bytes)
@@ -150,13 +155,13 @@ Status CollOp::resolve_results() {
 
 Status CollOp::fetch(int32_t q, Location Slot::*which, int64_t offset,
                      void* into, int64_t bytes) {
-  const Location at = slot(q).*which;
+  const Location at = location(q, which);
   if (at.kind != kPrivate || offset < 0 || offset > at.bytes - bytes) {
     return make_error(ALQ_INTERNAL, "rank {} announced no memory for {} bytes",
                       core.world_rank(q), bytes)
         .with_rank(core.world_rank(q));
   }
-  const auto from = at.address + static_cast<uint64_t>(offset);
+  const auto from = at.at + static_cast<uint64_t>(offset);
   const int err =
       read_process(core.pid(q), from, into, bytes, &counts.syscalls);
   if (err == 0) return {};

@@ -109,6 +109,7 @@ void CollOp::announce() {
   state_ = State::kArrive;
   if (size == 1) return;
   Slot& slot = core.control.slot(me, number);
+  std::copy(call_.hash, call_.hash + 2, slot.hash);
   slot.call = call_;
   set_label(slot, coll.label);
   mark_seen(core);
@@ -116,7 +117,7 @@ void CollOp::announce() {
   if (inlined_) {
     counted_copy(*this, slot.payload, coll.src, readable_bytes(), false);
   } else {
-    locate();
+    announce_memory();
     if (me == 0) choose_ways();
     if (coll.kind == CollKind::kAllToAllV) announce_pairs();
   }
@@ -199,10 +200,10 @@ void CollOp::publish(Line Member::*which, uint64_t value) {
 }
 
 Status CollOp::compare() {
-  const Call first = slot(0).call;
+  const uint64_t* hash = slot(0).hash;
   for (int32_t q = 1; q < size; ++q) {
-    const Call other = slot(q).call;
-    if (same_call(first, other)) continue;
+    if (std::equal(hash, hash + 2, slot(q).hash)) continue;
+    const Call first = slot(0).call, other = slot(q).call;
     std::string a = call_text(first), b = call_text(other);
     if (a == b) b += " with other counts";
     a += label_text(slot(0).label);
@@ -229,7 +230,7 @@ Step CollOp::choose() {
   const World& world = *core.world;
   for (int32_t q = 0; q < size && size > 1 && !core.one_process; ++q) {
     foreign_private |=
-        slot(q).src.kind == kPrivate || slot(q).dst.kind == kPrivate;
+        slot(q).src.kind == kPrivate || slot(q).dst_kind == kPrivate;
   }
   const Slot& first = slot(0);
   way_ = foreign_private ? first.private_way : first.mapped_way;

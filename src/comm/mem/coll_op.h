@@ -121,8 +121,12 @@ class CollOp : public Op {
   static constexpr int64_t kMemoryNs = 1'000'000'000;
   bool awaits(int32_t q) const;
   std::string what() const;
-  void locate();
-  Result<std::byte*> find(int32_t q, const Location& at);
+  void announce_memory();
+  void ask_huge_pages(const void* data, int64_t bytes);
+  // What rank q announced.
+  Location location(int32_t q, Location Slot::*which) const;
+  SegmentRef segment(int32_t q, Location Slot::*which) const;
+  Result<std::byte*> find(int32_t q, Location Slot::*which);
   // Bytes of this rank's src that peers may read.
   int64_t readable_bytes() const;
   void announce_pairs();

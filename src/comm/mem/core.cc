@@ -71,7 +71,7 @@ GroupCore::GroupCore(std::shared_ptr<World> w, std::string group_name,
       control(segment->data(), size),
       pairs(ranks.size()),
       timeout_ns(world->context->timeout_ns),
-      known(ranks.size()) {
+      known(2 * ranks.size()) {
   base = name;
   auto own = std::find(ranks.begin(), ranks.end(), world->rank);
   rank = static_cast<int32_t>(own - ranks.begin());
@@ -113,9 +113,36 @@ int GroupCore::ring_peers() const {
   return calls;
 }
 
+std::shared_ptr<Segment> locate(const GroupCore& core, const void* data,
+                                int64_t bytes, Location* at, Backing* backing) {
+  auto segment = core.world->segments->find(data, bytes);
+  *at = {bytes, 0, reinterpret_cast<uint64_t>(data), kPrivate, 0};
+  if (segment == nullptr) return nullptr;
+  // Who made it: not this rank if it is common memory.
+  const SegmentRef& ref = segment->ref();
+  *backing = {ref.pid, ref.fd, ref.bytes};
+  at->nonce = ref.nonce;
+  at->at = static_cast<uint64_t>(static_cast<const std::byte*>(data) -
+                                 segment->data());
+  at->kind = kInSegment;
+  return segment;
+}
+
+Status check_within(const GroupCore& core, int32_t q, const Location& at,
+                    int64_t segment_bytes) {
+  if (at.bytes >= 0 && segment_bytes >= at.bytes &&
+      at.at <= static_cast<uint64_t>(segment_bytes - at.bytes)) {
+    return {};
+  }
+  return make_error(ALQ_INTERNAL,
+                    "rank {} announced memory outside its segment",
+                    core.world_rank(q))
+      .with_rank(core.world_rank(q));
+}
+
 Result<std::shared_ptr<Segment>> hold_segment(const GroupCore& core, int32_t q,
-                                              const Location& at) {
-  auto segment = Segment::attach({at.pid, at.fd, at.nonce, at.segment_bytes});
+                                              const SegmentRef& ref) {
+  auto segment = Segment::attach(ref);
   if (segment.ok()) return segment;
   return make_error(ALQ_PEER_FAILED, "rank {} left, and its memory is gone: {}",
                     core.world_rank(q), segment.status().message())
@@ -123,15 +150,14 @@ Result<std::shared_ptr<Segment>> hold_segment(const GroupCore& core, int32_t q,
 }
 
 Result<std::byte*> map_peer(const GroupCore& core, int32_t q,
-                            const Location& at) {
+                            const SegmentRef& ref) {
   int32_t owner = core.world_rank(q);
   // Common memory was made by one rank for all.
-  for (int32_t r = 0; r < core.world->size && at.pid != core.pid(q); ++r) {
+  for (int32_t r = 0; r < core.world->size && ref.pid != core.pid(q); ++r) {
     const Peer& peer = core.world->peers[static_cast<size_t>(r)];
-    if (peer.pid == at.pid) owner = r;
+    if (peer.pid == ref.pid) owner = r;
   }
-  auto data = core.world->maps.find({at.pid, at.fd, at.nonce, at.segment_bytes},
-                                    core.world_rank(q));
+  auto data = core.world->maps.find(ref, core.world_rank(q));
   if (data.ok()) return data;
   const Status& why = data.status();
   bool ended = why.native_code() == ENOENT || why.native_code() == ESRCH;

@@ -51,6 +51,7 @@ struct Origin {
 struct KnownMap {
   uint64_t nonce = 0, drops = 0;
   std::byte* data = nullptr;
+  int64_t bytes = 0;
 };
 
 struct GroupCore {
@@ -93,7 +94,7 @@ struct GroupCore {
   Consequences<GroupCore> consequences;
   // Of the operation whose turn it is.
   Scratch scratch;
-  std::vector<KnownMap> known;  // of each member
+  std::vector<KnownMap> known;  // two for each member: of its src, its dst
 
   Bell& bell(int32_t q) const {
     return world->control.bell(ranks[static_cast<size_t>(q)]);
@@ -110,14 +111,25 @@ struct GroupCore {
   MemberState state(int32_t q) const;
 };
 
+// Says where a rank's memory of at least a byte lies.  Returns its segment, to
+// be held while peers may use it; null: private memory.
+std::shared_ptr<Segment> locate(const GroupCore& core, const void* data,
+                                int64_t bytes, Location* at, Backing* backing);
+inline SegmentRef segment_at(const Location& at, const Backing& backing) {
+  return {backing.pid, backing.fd, at.nonce, backing.segment_bytes};
+}
+// Refuses what does not lie within its segment of member q.
+Status check_within(const GroupCore& core, int32_t q, const Location& at,
+                    int64_t segment_bytes);
+
 // The segment that member q, a thread of this process, announced.  Whoever
 // holds it reads what was there, also when q has released it.
 Result<std::shared_ptr<Segment>> hold_segment(const GroupCore& core, int32_t q,
-                                              const Location& at);
+                                              const SegmentRef& ref);
 
 // Maps the segment that member q announced.  Where that fails the error names
 // who made the segment; one that is gone took it along.
 Result<std::byte*> map_peer(const GroupCore& core, int32_t q,
-                            const Location& at);
+                            const SegmentRef& ref);
 
 }  // namespace aliquot::mem

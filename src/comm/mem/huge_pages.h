@@ -7,9 +7,10 @@
 // changes.
 //
 // Cost: one system call that copies the buffer once.  It is asked again on the
-// 4th, 8th, ..., then each 64th time, and where the process has had so many page
-// faults since that most of the buffer may be memory mapped anew; at most 1/32 of
-// the time goes into that.  To look at the faults is another system call.
+// 4th, 8th, ..., then each 64th time, and where the process has had so many
+// page faults since that most of the buffer may be memory mapped anew; at most
+// 1/32 of the time goes into that.  To look at the faults is another system
+// call.
 #pragma once
 
 #include <array>

@@ -28,7 +28,7 @@ constexpr int32_t kMaxRanks = 64;
 constexpr int64_t kInlineBytes = 4096;    // payload that travels in the slot
 constexpr int64_t kStageBytes = 1048576;  // a rank's staging windows
 constexpr uint64_t kControlMagic = 0x316b636f6c627141;
-constexpr uint32_t kProtocolVersion = 5;
+constexpr uint32_t kProtocolVersion = 6;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(kMaxRanks <= 64);  // sets of ranks are words
@@ -39,30 +39,43 @@ struct alignas(64) Line {
 
 // Where data lies, as its owner sees it.
 struct Location {
-  uint32_t kind;  // LocationKind
-  int32_t pid, fd;
-  uint32_t reserved;
-  uint64_t nonce;
-  int64_t segment_bytes, offset;  // in a segment
-  uint64_t address;               // in the owner's address space
   int64_t bytes;
+  uint64_t nonce;  // of the segment
+  uint64_t at;     // in the segment, or in the owner's address space
+  uint32_t kind;   // LocationKind
+  uint32_t reserved;
 };
-enum LocationKind : uint32_t { kNowhere, kInSegment, kPrivate, kInSlot };
+enum LocationKind : uint8_t {
+  kNowhere,
+  kInSegment,
+  kPrivate,
+  kInSlot,
+  kAsSource,  // of a result: there
+};
+// How to map its segment, of interest once.
+struct Backing {
+  int32_t pid, fd;
+  int64_t segment_bytes;
+};
 
 // What a rank announces of an operation.  A line that is written has to be
-// fetched by every peer again: what an operation needs together lies together.
+// fetched by every peer again: what every operation needs lies together.
 struct alignas(64) Slot {
   std::atomic<uint64_t> seq{0};
-  Call call;
-  double factor;  // of a premultiplied sum; each rank has its own
-  alignas(64) Location src;
+  uint64_t hash[2];  // of the call
+  Location src;
+  LocationKind dst_kind;  // of an all-reduce, else nowhere
   // Rank 0's choice for all: where ranks map all memory, and where they do not.
   Way mapped_way, private_way;
-  alignas(64) Location dst;    // of an all-reduce, else nowhere
+  alignas(64) Location dst;  // its kind is above
+  Backing src_backing, dst_backing;
+  alignas(64) Call call;
+  double factor;               // of a premultiplied sum; each rank has its own
   alignas(64) char label[16];  // of the call; the end of a long one
   alignas(64) std::byte payload[kInlineBytes];
 };
-static_assert(offsetof(Slot, src) == 64 && offsetof(Slot, dst) == 128);
+static_assert(offsetof(Slot, private_way) < 64 && offsetof(Slot, dst) == 64 &&
+              offsetof(Slot, call) == 128 && offsetof(Slot, label) == 192);
 
 // When a rank last was in an operation: coarse_ns(); and for which world rank
 // it waits there, plus 1; 0: for none, or not for long.
@@ -141,6 +154,7 @@ struct Channel {
   Line staged, consumed;
   Call call;
   Location src;
+  Backing backing;
   alignas(64) std::byte payload[kInlineBytes];
 };
 

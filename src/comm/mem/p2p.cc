@@ -103,19 +103,7 @@ void P2pOp::announce() {
     counts_.bytes_read += bytes_;
     counts_.bytes_written += bytes_;
   } else if (bytes_ > 0) {
-    at.kind = kPrivate;
-    at.pid = core_.pid(core_.rank);
-    at.address = reinterpret_cast<uint64_t>(coll_.src);
-    at.bytes = bytes_;
-    segment_ = core_.world->segments->find(coll_.src, bytes_);
-    if (segment_ != nullptr) {
-      at.kind = kInSegment;
-      at.fd = segment_->ref().fd;
-      at.nonce = segment_->ref().nonce;
-      at.pid = segment_->ref().pid;
-      at.segment_bytes = segment_->bytes();
-      at.offset = static_cast<const std::byte*>(coll_.src) - segment_->data();
-    }
+    segment_ = locate(core_, coll_.src, bytes_, &at, &channel_.backing);
   }
   bool same_process = core_.pid(coll_.root) == core_.pid(core_.rank);
   staged_ = at.kind == kPrivate && !same_process && !core_.world->cma;
@@ -186,27 +174,24 @@ Status P2pOp::resolve() {
   bool same_process = core_.pid(coll_.root) == core_.pid(core_.rank);
   core_.world->maps.enter();
   mapped_ = true;
+  reading_ = same_process;
   if (at.bytes != bytes_) {
     return make_error(ALQ_INTERNAL, "rank {} announced {} bytes of {}",
                       core_.world_rank(coll_.root), at.bytes, bytes_)
         .with_rank(core_.world_rank(coll_.root));
   }
-  if (same_process) {
-    if (at.kind == kInSegment) {
-      ALQ_ASSIGN(held_, hold_segment(core_, coll_.root, at));
+  if (at.kind == kInSegment) {
+    const SegmentRef ref = segment_at(at, channel_.backing);
+    ALQ_TRY(check_within(core_, coll_.root, at, ref.bytes));
+    if (same_process) {
+      ALQ_ASSIGN(held_, hold_segment(core_, coll_.root, ref));
+      base_ = held_->data() + at.at;
+    } else {
+      ALQ_ASSIGN(std::byte * data, map_peer(core_, coll_.root, ref));
+      base_ = data + at.at;
     }
-    base_ = reinterpret_cast<const std::byte*>(at.address);
-    reading_ = true;
-  } else if (at.kind == kInSegment) {
-    if (at.offset < 0 || at.segment_bytes < at.bytes ||
-        at.offset > at.segment_bytes - at.bytes) {
-      return make_error(ALQ_INTERNAL,
-                        "rank {} announced memory outside its segment",
-                        core_.world_rank(coll_.root))
-          .with_rank(core_.world_rank(coll_.root));
-    }
-    ALQ_ASSIGN(std::byte * data, map_peer(core_, coll_.root, at));
-    base_ = data + at.offset;
+  } else if (same_process) {
+    base_ = reinterpret_cast<const std::byte*>(at.at);
   } else {
     staged_ = !core_.world->cma;
   }
@@ -229,7 +214,7 @@ Step P2pOp::move(bool slow) {
     if (reading_) core_.self().reading.value.fetch_sub(1);
     if (n == 0) return waiting(slow);
   } else if (n > 0) {
-    const uint64_t from = channel_.src.address + static_cast<uint64_t>(pos_);
+    const uint64_t from = channel_.src.at + static_cast<uint64_t>(pos_);
     const int err =
         read_process(core_.pid(coll_.root), from, to, n, &counts_.syscalls);
     if (err != 0) {
