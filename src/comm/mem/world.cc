@@ -25,10 +25,12 @@ Result<std::byte*> PeerMaps::find(const SegmentRef& ref, int32_t owner) {
 void PeerMaps::leave(const Control& control, int32_t size) {
   if (users_.fetch_sub(1) != 1) return;
   std::lock_guard lock(mutex_);
-  if (users_.load() != 0) return;
   for (int32_t q = 0; q < size; ++q) {
     uint64_t freed = control.member(q).freed.value.load();
     if (freed == freed_seen_[q]) continue;
+    // Whoever enters after this look sees the count, and waits for the lock.
+    drops_.fetch_add(1);
+    if (users_.load() != 0) return;
     drop_freed(control, q, freed_seen_[q], freed);
     freed_seen_[q] = freed;
   }
@@ -36,7 +38,6 @@ void PeerMaps::leave(const Control& control, int32_t size) {
 
 void PeerMaps::drop_freed(const Control& control, int32_t owner, uint64_t from,
                           uint64_t to) {
-  drops_.fetch_add(1);
   if (to - from > Freed::kKept) {  // some were overwritten: map anew
     std::erase_if(entries_,
                   [=](const auto& e) { return e.second.owner == owner; });

@@ -26,8 +26,9 @@ class PeerMaps {
   // data of the segment, or why it can not be mapped.
   Result<std::byte*> find(const SegmentRef& ref, int32_t owner);
 
-  // How often something was unmapped.
-  uint64_t drops() const { return drops_.load(std::memory_order_relaxed); }
+  // Inside the brackets below: what find() returned when this was the same is
+  // mapped still.
+  uint64_t drops() const { return drops_.load(); }
 
   // Brackets an operation that uses mapped memory: nothing is unmapped inside.
   void enter() { users_.fetch_add(1); }
