@@ -26,6 +26,9 @@ struct CollResult {
   int64_t ops_per_batch = 0;
   Range seconds, floor_seconds;  // per operation, slowest rank
   Range ratio;                   // of adjacent pairs
+  // Of private buffers the same for the loops of CallsFloor, if there are any.
+  bool has_calls = false;
+  Range calls_seconds, calls_ratio;
 };
 
 // The same loop in the cache of one core: alone, and on all ranks at once.

@@ -40,6 +40,8 @@ Add choose_add() {
   return add_base;
 }
 
+const Add kAdd = choose_add();
+
 void copy(float* to, const float* from, int64_t n) {
   std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
 }
@@ -47,7 +49,6 @@ void copy(float* to, const float* from, int64_t n) {
 // out = the sum over ranks of src + at, in rank order.
 void sum_ranks(Op op, const FloorBuffers& b, float* out, int64_t at,
                int64_t n) {
-  static const Add add = choose_add();
   int size = b.team->size();
   std::array<const float*, kMostRanks> src;
   for (int p = 0; p < size; ++p) {
@@ -57,9 +58,9 @@ void sum_ranks(Op op, const FloorBuffers& b, float* out, int64_t at,
     int64_t m = std::min(kBlock, n - i);
     if (size == 1)
       std::memmove(out + i, src[0] + i, static_cast<size_t>(m) * 4);
-    if (size >= 2) add(out + i, src[0] + i, src[1] + i, m);
+    if (size >= 2) kAdd(out + i, src[0] + i, src[1] + i, m);
     for (int p = 2; p < size; ++p) {
-      add(out + i, out + i, src[static_cast<size_t>(p)] + i, m);
+      kAdd(out + i, out + i, src[static_cast<size_t>(p)] + i, m);
     }
   }
 }
@@ -162,6 +163,10 @@ void broadcast(Team& team, const FloorBuffers& b) {
 }
 
 }  // namespace
+
+void add_floats(float* out, const float* a, const float* b, int64_t n) {
+  kAdd(out, a, b, n);
+}
 
 float* FloorBuffers::src(Op op, int rank) const {
   float* base = team->memory(rank);

@@ -35,6 +35,9 @@ struct FloorBuffers {
   float* dst(Op op, int rank) const;
 };
 
+// out = a + b, as the loops add; out may be one of them.
+void add_floats(float* out, const float* a, const float* b, int64_t n);
+
 // One operation; all ranks call it.  Broadcast's root is rank 0.
 void floor_op(Team& team, Op op, const FloorBuffers& buffers);
 

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 
+#include "tools/bench_calls.h"
 #include "tools/bench_coll.h"
 
 namespace aliquot::tools {
@@ -177,6 +178,12 @@ double fresh_batch(Team& team, Run run, int64_t times, float* src,
   return team.largest(sum / static_cast<double>(times));
 }
 
+// Who is timed in turn, and what it is told to be fresh.
+struct Contestant {
+  float* src = nullptr;
+  std::function<void()> run;
+};
+
 double thread_cpu_s() {
   timespec t;
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -205,39 +212,57 @@ CollResult measure(Team& team, alq_group* group, alq_context* context,
   };
   auto bare = [&] { floor_op(team, s.op, floor); };
 
+  std::unique_ptr<CallsFloor> calls;
+  if (what.buffers != "shared") {
+    calls = CallsFloor::make(team, s.op, s.elements, what.in_place);
+  }
+  Contestant contestants[3] = {{b.src, library}, {floor_own.src, bare}, {}};
+
   verify(team, s, b, "the library", library);
   verify(team, s, floor_own, "the bare loop", bare);
+  if (calls != nullptr) {
+    contestants[2] = {calls->src(), [&] { calls->run(); }};
+    verify(team, s, {calls->src(), calls->dst()}, "the loop of calls",
+           contestants[2].run);
+    std::fill_n(calls->src(), s.src_count(), 0.0f);
+    std::fill_n(calls->dst(), s.dst_count(), 0.0f);
+  }
   // Zeros stay zeros, however often they are summed in place.
   std::memset(memory.data(), 0, static_cast<size_t>(floats) * sizeof(float));
   std::memset(team.memory(s.rank), 0,
               static_cast<size_t>(2 * s.elements) * sizeof(float));
   team.barrier();
+  const int rounds = calls != nullptr ? 3 : 2;
+  auto time = [&](const Contestant& c, int64_t times) {
+    return options.fresh ? fresh_batch(team, c.run, times, c.src, s.src_count())
+                         : batch(team, c.run, times);
+  };
   for (int i = 0; i < kWarmUp; ++i) {
-    if (options.fresh) fresh_batch(team, library, 1, b.src, s.src_count());
-    if (!options.fresh) library();
-    bare();
+    for (int k = 0; k < rounds; ++k) {
+      if (options.fresh) time(contestants[k], 1);
+      if (!options.fresh) contestants[k].run();
+    }
   }
   double estimate = batch(team, library, 3);
   CollResult result;
   result.what = what;
   result.ops_per_batch = static_cast<int64_t>(
       std::clamp(options.batch_ms * 1e-3 / estimate, 1.0, 5000.0));
-  std::vector<double> ours, theirs, ratios;
-  const int64_t n = result.ops_per_batch;
+  std::vector<double> seconds[3], ratios[3];
   for (int i = 0; i < options.pairs; ++i) {
-    if (options.fresh) {
-      ours.push_back(fresh_batch(team, library, n, b.src, s.src_count()));
-      theirs.push_back(
-          fresh_batch(team, bare, n, floor_own.src, s.src_count()));
-    } else {
-      ours.push_back(batch(team, library, n));
-      theirs.push_back(batch(team, bare, n));
+    for (int k = 0; k < rounds; ++k) {
+      seconds[k].push_back(time(contestants[k], result.ops_per_batch));
+      ratios[k].push_back(seconds[0].back() / seconds[k].back());
     }
-    ratios.push_back(ours.back() / theirs.back());
   }
-  result.seconds = range_of(ours);
-  result.floor_seconds = range_of(theirs);
-  result.ratio = range_of(ratios);
+  result.seconds = range_of(seconds[0]);
+  result.floor_seconds = range_of(seconds[1]);
+  result.ratio = range_of(ratios[1]);
+  result.has_calls = calls != nullptr;
+  if (result.has_calls) {
+    result.calls_seconds = range_of(seconds[2]);
+    result.calls_ratio = range_of(ratios[2]);
+  }
   return result;
 }
 

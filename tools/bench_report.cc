@@ -37,14 +37,19 @@ nlohmann::ordered_json json_of(const Health& h) {
 }
 
 nlohmann::ordered_json json_of(const CollResult& r) {
-  return {{"op", op_name(r.what.op)},
-          {"bytes", r.what.bytes},
-          {"buffers", r.what.buffers},
-          {"in_place", r.what.in_place},
-          {"ops_per_batch", r.ops_per_batch},
-          {"seconds", json_of(r.seconds)},
-          {"bare_seconds", json_of(r.floor_seconds)},
-          {"ratio", json_of(r.ratio)}};
+  nlohmann::ordered_json j = {{"op", op_name(r.what.op)},
+                              {"bytes", r.what.bytes},
+                              {"buffers", r.what.buffers},
+                              {"in_place", r.what.in_place},
+                              {"ops_per_batch", r.ops_per_batch},
+                              {"seconds", json_of(r.seconds)},
+                              {"bare_seconds", json_of(r.floor_seconds)},
+                              {"ratio", json_of(r.ratio)}};
+  if (r.has_calls) {
+    j["calls_seconds"] = json_of(r.calls_seconds);
+    j["calls_ratio"] = json_of(r.calls_ratio);
+  }
+  return j;
 }
 
 void print_health(const char* when, const Health& h) {
@@ -66,7 +71,8 @@ void print_heading(const CollOptions& options, const Health& health) {
   print_health("before", health);
   fmt::print(
       "times in us per operation, slowest rank, median; ratio to a bare "
-      "loop, median [10-90 %] of pairs\n\n");
+      "loop, median [10-90 %] of pairs;\ncalls: to a bare loop of "
+      "process_vm_readv on private memory\n\n");
   fmt::print("{:<15} {:>9}  {:<8} {:<6} {:>10} {:>8} {:>10}  {}\n", "operation",
              "size", "buffers", "place", "time", "GB/s", "bare", "ratio");
   std::fflush(stdout);
@@ -77,7 +83,7 @@ void print_result(const CollResult& r) {
   double rate = static_cast<double>(r.what.bytes) / r.seconds.median * 1e-9;
   fmt::print(
       "{:<15} {:>9}  {:<8} {:<6} {:>10} {:>8} {:>10}  {:.2f} "
-      "[{:.2f}-{:.2f}]\n",
+      "[{:.2f}-{:.2f}]{}\n",
       op_name(r.what.op), barrier ? "" : size_text(r.what.bytes),
       barrier ? "" : r.what.buffers.c_str(),
       barrier           ? ""
@@ -85,7 +91,11 @@ void print_result(const CollResult& r) {
                         : "out",
       time_text(r.seconds.median), barrier ? "" : fmt::format("{:.2f}", rate),
       time_text(r.floor_seconds.median), r.ratio.median, r.ratio.low,
-      r.ratio.high);
+      r.ratio.high,
+      r.has_calls
+          ? fmt::format("  calls {} {:.2f}", time_text(r.calls_seconds.median),
+                        r.calls_ratio.median)
+          : "");
   std::fflush(stdout);
 }
 

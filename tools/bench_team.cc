@@ -119,6 +119,15 @@ void Team::barrier() {
   }
 }
 
+std::vector<PeerMemory> Team::tell_memory(const PeerMemory& mine) {
+  shared_->slots[rank_].memory = mine;
+  barrier();
+  std::vector<PeerMemory> all;
+  for (int r = 0; r < size_; ++r) all.push_back(shared_->slots[r].memory);
+  barrier();
+  return all;
+}
+
 double Team::largest(double mine) {
   shared_->slots[rank_].value = mine;
   barrier();

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "aliquot/aliquot.h"
 
@@ -14,9 +15,17 @@ namespace aliquot::tools {
 
 inline constexpr int kMostRanks = 64;
 
+// Private memory of a rank, by its own addresses.
+struct PeerMemory {
+  int pid;
+  const float* src;
+  const float* dst;
+};
+
 struct alignas(64) TeamSlot {
   std::atomic<uint64_t> epoch;
   double value;
+  PeerMemory memory;
   size_t blob_bytes;
   char blob[1024];
   char error[1100];
@@ -41,6 +50,9 @@ class Team {
   double largest(double mine);
   // Rank 0's value, on every rank.
   double of_rank_0(double mine);
+
+  // What every rank told, by rank.
+  std::vector<PeerMemory> tell_memory(const PeerMemory& mine);
 
   // Shared memory of `bytes` bytes per rank, which all ranks may read and
   // write.

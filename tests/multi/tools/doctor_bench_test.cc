@@ -118,6 +118,35 @@ BOOST_AUTO_TEST_CASE(bench_verifies_and_reports_every_case) {
   }
 }
 
+// Where one rank may read the other's memory there is a second bare loop, which
+// is verified as well; it is for two ranks and for private buffers.
+BOOST_AUTO_TEST_CASE(bench_compares_private_buffers_with_bare_calls) {
+  std::string file = temporary_file();
+  Outcome o = aliquot({"bench", "coll", "-n", "2", "--ops",
+                       "all_reduce,all_gather,reduce_scatter", "--sizes",
+                       "300,3M", "--buffers", "shared,private", "--pairs", "1",
+                       "--batch-ms", "0.1", "--json", file});
+  BOOST_TEST(o.code == 0, o.out << o.err);
+  std::ifstream stream(file);
+  std::stringstream text;
+  text << stream.rdbuf();
+  unlink(file.c_str());
+  Result<Json> json = Json::parse(text.str());
+  BOOST_REQUIRE(json.ok());
+  const Json& results = json->at("results");
+  BOOST_TEST(results.size() == 2u * 2u * 6u);
+  size_t with_calls = 0;
+  for (size_t i = 0; i < results.size(); ++i) {
+    const Json& seconds = results.at(i).at("calls_seconds");
+    if (seconds.is_null()) continue;
+    BOOST_TEST(results.at(i).at("buffers").as_string() == "private");
+    BOOST_TEST(seconds.at("median").as_double() > 0);
+    ++with_calls;
+  }
+  // All or, where reading is forbidden, none.
+  BOOST_TEST((with_calls == 12 || with_calls == 0));
+}
+
 BOOST_AUTO_TEST_CASE(bench_says_when_its_report_cannot_be_written) {
   Outcome o = aliquot({"bench", "coll", "--ops", "barrier", "--pairs", "1",
                        "--batch-ms", "0.1", "--json", "/nonexistent/x"});
