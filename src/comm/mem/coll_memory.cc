@@ -104,15 +104,9 @@ Result<std::byte*> CollOp::find(int32_t q, Location Slot::*which) {
     return core.control.slot(q, number).payload +
            size * int64_t{sizeof(int64_t)};
   }
-  const bool local = core.pid(q) == core.pid(me);
   if (at.kind != kInSegment) {
+    const bool local = core.pid(q) == core.pid(me);
     return local ? reinterpret_cast<std::byte*>(at.at) : nullptr;
-  }
-  if (local) {
-    ALQ_ASSIGN(auto held, hold_segment(core, q, segment(q, which)));
-    ALQ_TRY(check_within(core, q, at, held->bytes()));
-    held_.push_back(std::move(held));
-    return held_.back()->data() + at.at;
   }
   KnownMap& known =
       core.known[static_cast<size_t>(2 * q + (which == &Slot::dst ? 1 : 0))];
@@ -120,11 +114,22 @@ Result<std::byte*> CollOp::find(int32_t q, Location Slot::*which) {
   if (known.data == nullptr || known.nonce != at.nonce ||
       known.drops != drops) {
     const SegmentRef ref = segment(q, which);
+    if (ref.pid == core.pid(me)) return hold(q, at, ref);
     ALQ_ASSIGN(std::byte * data, map_peer(core, q, ref));
     known = {ref.nonce, drops, data, ref.bytes};
   }
   ALQ_TRY(check_within(core, q, at, known.bytes));
   return known.data + at.at;
+}
+
+// Made by this process, and so not mapped as a peer's, which would keep it: of
+// ranks that are its threads, or common memory.
+Result<std::byte*> CollOp::hold(int32_t q, const Location& at,
+                                const SegmentRef& ref) {
+  ALQ_ASSIGN(auto held, hold_segment(core, q, ref));
+  ALQ_TRY(check_within(core, q, at, held->bytes()));
+  held_.push_back(std::move(held));
+  return held_.back()->data() + at.at;
 }
 
 Status CollOp::resolve(Location Slot::*which) {

@@ -355,7 +355,7 @@ Step CollOp::dying() {
 void CollOp::settle() {
   if (settled_) return;
   settled_ = true;
-  if (mapped_) core.world->maps.leave(core.world->control, core.world->size);
+  if (mapped_) core.world->maps.leave(*core.world);
   counts.ops = 1;
   core.stats.add(counts);
 }

@@ -127,6 +127,7 @@ class CollOp : public Op {
   Location location(int32_t q, Location Slot::*which) const;
   SegmentRef segment(int32_t q, Location Slot::*which) const;
   Result<std::byte*> find(int32_t q, Location Slot::*which);
+  Result<std::byte*> hold(int32_t q, const Location& at, const SegmentRef& ref);
   // Bytes of this rank's src that peers may read.
   int64_t readable_bytes() const;
   void announce_pairs();
@@ -134,7 +135,7 @@ class CollOp : public Op {
   const std::shared_ptr<GroupCore> keep_;
   const std::shared_ptr<WorkState> work_;
   std::shared_ptr<Segment> src_segment_, dst_segment_;
-  std::vector<std::shared_ptr<Segment>> held_;  // of ranks of this process
+  std::vector<std::shared_ptr<Segment>> held_;  // of this process
   State state_ = State::kTurn;
   Step (*run_)(CollOp&) = nullptr;
   bool inlined_ = false, drain_ = false, mapped_ = false, reading_ = false;

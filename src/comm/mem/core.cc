@@ -157,7 +157,7 @@ Result<std::byte*> map_peer(const GroupCore& core, int32_t q,
     const Peer& peer = core.world->peers[static_cast<size_t>(r)];
     if (peer.pid == ref.pid) owner = r;
   }
-  auto data = core.world->maps.find(ref, core.world_rank(q));
+  auto data = core.world->maps.find(ref);
   if (data.ok()) return data;
   const Status& why = data.status();
   bool ended = why.native_code() == ENOENT || why.native_code() == ESRCH;

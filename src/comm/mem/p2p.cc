@@ -183,7 +183,7 @@ Status P2pOp::resolve() {
   if (at.kind == kInSegment) {
     const SegmentRef ref = segment_at(at, channel_.backing);
     ALQ_TRY(check_within(core_, coll_.root, at, ref.bytes));
-    if (same_process) {
+    if (ref.pid == core_.pid(core_.rank)) {
       ALQ_ASSIGN(held_, hold_segment(core_, coll_.root, ref));
       base_ = held_->data() + at.at;
     } else {
@@ -334,7 +334,7 @@ Step P2pOp::dying() {
 }
 
 Step P2pOp::finish() {
-  if (mapped_) core_.world->maps.leave(core_.world->control, core_.world->size);
+  if (mapped_) core_.world->maps.leave(*core_.world);
   bool failed = state_ == State::kDying;
   if (said_where_) {
     say_where(core_, failed ? "after giving up " + what() : "");

@@ -9,42 +9,44 @@
 
 namespace aliquot::mem {
 
-Result<std::byte*> PeerMaps::find(const SegmentRef& ref, int32_t owner) {
+Result<std::byte*> PeerMaps::find(const SegmentRef& ref) {
   {
     std::lock_guard lock(mutex_);
     auto found = entries_.find(ref.nonce);
-    if (found != entries_.end()) return found->second.segment->data();
+    if (found != entries_.end()) return found->second->data();
   }
   ALQ_ASSIGN(auto segment, Segment::attach(ref));
   std::byte* data = segment->data();
   std::lock_guard lock(mutex_);
-  entries_[ref.nonce] = {std::move(segment), owner};
+  entries_[ref.nonce] = std::move(segment);
   return data;
 }
 
-void PeerMaps::leave(const Control& control, int32_t size) {
+void PeerMaps::leave(const World& world) {
   if (users_.fetch_sub(1) != 1) return;
   std::lock_guard lock(mutex_);
-  for (int32_t q = 0; q < size; ++q) {
-    uint64_t freed = control.member(q).freed.value.load();
+  for (int32_t q = 0; q < world.size; ++q) {
+    uint64_t freed = world.control.member(q).freed.value.load();
     if (freed == freed_seen_[q]) continue;
     // Whoever enters after this look sees the count, and waits for the lock.
     drops_.fetch_add(1);
     if (users_.load() != 0) return;
-    drop_freed(control, q, freed_seen_[q], freed);
+    drop_freed(world, q, freed_seen_[q], freed);
     freed_seen_[q] = freed;
   }
 }
 
-void PeerMaps::drop_freed(const Control& control, int32_t owner, uint64_t from,
+void PeerMaps::drop_freed(const World& world, int32_t owner, uint64_t from,
                           uint64_t to) {
   if (to - from > Freed::kKept) {  // some were overwritten: map anew
-    std::erase_if(entries_,
-                  [=](const auto& e) { return e.second.owner == owner; });
+    const int32_t maker = world.peers[static_cast<size_t>(owner)].pid;
+    std::erase_if(entries_, [=](const auto& entry) {
+      return entry.second->ref().pid == maker;
+    });
     return;
   }
   for (uint64_t i = from; i != to; ++i) {
-    entries_.erase(control.freed(owner).nonces[i % Freed::kKept].load());
+    entries_.erase(world.control.freed(owner).nonces[i % Freed::kKept].load());
   }
 }
 

@@ -20,11 +20,13 @@ struct Peer {
   uint64_t start_time = 0;  // of the process, so that pids are not confused
 };
 
+struct World;
+
 // Peers' segments that this rank has mapped, by nonce; mapped on first use.
 class PeerMaps {
  public:
-  // data of the segment, or why it can not be mapped.
-  Result<std::byte*> find(const SegmentRef& ref, int32_t owner);
+  // data of a segment that another process made, or why it can not be mapped.
+  Result<std::byte*> find(const SegmentRef& ref);
 
   // Inside the brackets below: what find() returned when this was the same is
   // mapped still.
@@ -33,20 +35,16 @@ class PeerMaps {
   // Brackets an operation that uses mapped memory: nothing is unmapped inside.
   void enter() { users_.fetch_add(1); }
   // Unmaps what owners have freed since.
-  void leave(const Control& control, int32_t size);
+  void leave(const World& world);
 
  private:
-  struct Entry {
-    std::shared_ptr<Segment> segment;
-    int32_t owner;
-  };
-  void drop_freed(const Control& control, int32_t owner, uint64_t from,
+  void drop_freed(const World& world, int32_t owner, uint64_t from,
                   uint64_t to);
 
   std::atomic<int32_t> users_{0};
   std::atomic<uint64_t> drops_{0};
   std::mutex mutex_;
-  std::map<uint64_t, Entry> entries_;
+  std::map<uint64_t, std::shared_ptr<Segment>> entries_;
   uint64_t freed_seen_[kMaxRanks] = {};
 };
 

@@ -234,24 +234,6 @@ void common(Rank& rank) {
              "names sizes");
 }
 
-// Buffers freed by one rank are unmapped by the others.
-void freed_memory(Rank& rank) {
-  int64_t mapped = 0;
-  for (int i = 0; i < 100; ++i) {
-    auto memory = rank.device->allocate(16384, "short-lived");
-    rank.check_ok(memory.status(), "allocate");
-    auto* data = reinterpret_cast<float*>((*memory)->data());
-    for (int k = 0; k < 4096; ++k) data[k] = value(rank.rank, i);
-    rank.check_ok(rank.group->issue(all_reduce(data, 4096), nullptr, nullptr),
-                  "reduce");
-    rank.check(data[4095] == sum_of(rank.size, i), "sum in fresh memory");
-    if (i == 10) mapped = memfd_mappings();
-  }
-  rank.check(memfd_mappings() <= mapped + 2 * rank.size,
-             fmt::format("{} mappings after 100 buffers, {} after 10",
-                         memfd_mappings(), mapped));
-}
-
 void everything(Rank& rank) {
   crossed_waits(rank);
   inline_after_queued(rank);
@@ -275,11 +257,6 @@ BOOST_AUTO_TEST_CASE(streams_events_groups) {
       }
     }
   }
-}
-
-BOOST_AUTO_TEST_CASE(peers_unmap_what_was_freed) {
-  auto result = run_ranks(options(3, RankKind::kProcesses), freed_memory);
-  BOOST_TEST(result.ok(), result.text());
 }
 
 }  // namespace
