@@ -122,8 +122,8 @@ inline SegmentRef segment_at(const Location& at, const Backing& backing) {
 Status check_within(const GroupCore& core, int32_t q, const Location& at,
                     int64_t segment_bytes);
 
-// The segment that member q, a thread of this process, announced.  Whoever
-// holds it reads what was there, also when q has released it.
+// A segment that this process made and member q announced.  Whoever holds it
+// reads what was there, also when q, a thread of this process, has released it.
 Result<std::shared_ptr<Segment>> hold_segment(const GroupCore& core, int32_t q,
                                               const SegmentRef& ref);
 
