@@ -121,7 +121,8 @@ int time_first(Team& team, bool shared, int64_t bytes, Told* told) {
   Library library(team, nullptr);
   library.take_memory(shared, bytes);
   auto once = [&] { library.all_reduce(); };
-  batch(team, [] {}, 1);  // the clock's and the barrier's own first time
+  batch(
+      team, [] {}, 1);  // the clock's and the barrier's own first time
   double first = batch(team, once, 1);
   std::vector<double> later;
   batch(team, once, kSettled);

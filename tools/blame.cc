@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
@@ -48,17 +49,21 @@ const FlightOp* last_failed(const FlightRank& rank) {
   return nullptr;
 }
 
-std::string where(const FlightRank& rank) {
+// exited: a rank that exits by itself is in none, but may have left one.
+std::string where(const FlightRank& rank, bool exited = false) {
   if (const FlightOp* op = current(rank); op != nullptr) {
-    return "in " + op_in_group(*op);
+    return exited ? "while " + op_in_group(*op) + " was under way"
+                  : "in " + op_in_group(*op);
   }
   if (rank.ops.empty()) return "before its first operation";
   return "after " + op_in_group(rank.ops.back());
 }
 
-// What the others were in, ranks of the same operation together.
+// What the others were in, ranks of the same operation together; not said of
+// an operation that was under way.
 std::string others(const std::vector<FlightRank>& ranks,
-                   const std::vector<int>& culprits) {
+                   const std::vector<int>& culprits,
+                   const FlightOp* under_way = nullptr) {
   std::map<std::string, std::vector<int>> in;
   for (const FlightRank& rank : ranks) {
     if (std::count(culprits.begin(), culprits.end(), rank.rank) > 0) continue;
@@ -66,6 +71,7 @@ std::string others(const std::vector<FlightRank>& ranks,
     if (op == nullptr) op = last_failed(rank);
     if (op != nullptr) in[op_in_group(*op)].push_back(rank.rank);
   }
+  if (under_way != nullptr) in.erase(op_in_group(*under_way));
   std::vector<std::string> parts;
   for (const auto& [op, who] : in) {
     parts.push_back(fmt::format("{} {} waiting in {}", rank_list(who),
@@ -94,6 +100,19 @@ int most_named(const std::vector<FlightRank>& ranks) {
   return best;
 }
 
+// What became of the rank that errors name, for this reason.
+std::string fate(const FlightRank& rank, const std::string& reason,
+                 const FirstGone& gone) {
+  if (rank.stopped) return "is stopped";
+  if (rank.ending != kFlightOpen) return "failed";
+  if (rank.alive) return "did not answer";
+  // One that aborted its groups said why; others found it gone.
+  if (reason.find("abort") != std::string::npos) return "gave up";
+  if (gone.rank == rank.rank && !gone.how.empty()) return gone.how;
+  // After another one had ended, the launcher ended it.
+  return gone.rank >= 0 ? "was lost" : "died without an error";
+}
+
 // What errors name; how it ended, if the launcher saw that first, is more.
 Blame named(const std::vector<FlightRank>& ranks, int culprit,
             const FirstGone& gone) {
@@ -111,31 +130,29 @@ Blame named(const std::vector<FlightRank>& ranks, int culprit,
                         others(ranks, {culprit}))};
   }
   who += fmt::format(" (process {} on {})", rank->pid, rank->host);
-  std::string what = "failed";
-  // One that aborted its groups said why; others found it gone.
-  bool said = reason.find("abort") != std::string::npos;
-  if (rank->died()) {
-    what = said ? "gave up"
-           : gone.rank == culprit && !gone.how.empty()
-               ? gone.how
-               : "died without an error";
-  }
-  if (rank->stopped) what = "is stopped";
-  if (rank->alive && !rank->stopped && rank->ending == kFlightOpen) {
-    what = "did not answer";
-  }
   return {{culprit},
-          fmt::format("{} {} {}{} ({})", who, what, where(*rank),
-                      others(ranks, {culprit}), reason)};
+          fmt::format("{} {} {}{} ({})", who, fate(*rank, reason, gone),
+                      where(*rank), others(ranks, {culprit}), reason)};
 }
 
-// how: "" if not known.
-Blame silent(const std::vector<FlightRank>& ranks, const std::vector<int>& dead,
+Blame silent(const std::vector<FlightRank>& ranks, const std::vector<int>& who,
              const std::string& how) {
-  const FlightRank& first = *find(ranks, dead[0]);
-  return {dead, fmt::format("{} {} {}{}", rank_list(dead),
-                            how.empty() ? "died without an error" : how,
-                            where(first), others(ranks, dead))};
+  const FlightRank& first = *find(ranks, who[0]);
+  return {who, fmt::format("{} {} {}{}", rank_list(who), how, where(first),
+                           others(ranks, who))};
+}
+
+// The first that the launcher saw end, without an error that it recorded.
+Blame ended_first(const std::vector<FlightRank>& ranks, const FlightRank& rank,
+                  const std::string& how) {
+  if (!how.starts_with("exited")) {
+    return silent(ranks, {rank.rank},
+                  how.empty() ? "died without an error" : how);
+  }
+  return {{rank.rank},
+          fmt::format("rank {} {} {}{}; what it wrote may say why", rank.rank,
+                      how, where(rank, true),
+                      others(ranks, {rank.rank}, current(rank)))};
 }
 
 struct Late {
@@ -184,7 +201,15 @@ Blame waited_for(const std::vector<FlightRank>& ranks) {
                       one ? "has" : "have", op_in_group(*late.op),
                       one ? "it is" : "the first is",
                       first == nullptr ? "without a record" : where(*first),
-                      others(ranks, late.ranks))};
+                      others(ranks, late.ranks)),
+          late.op->issued_ns};
+}
+
+std::string state_of(const FlightRank& rank) {
+  if (rank.ending == kFlightClosed) return "closed in order";
+  if (rank.ending == kFlightFailed) return "failed: " + rank.error;
+  if (rank.stopped) return "stopped";
+  return rank.alive ? "running" : "gone";
 }
 
 }  // namespace
@@ -194,20 +219,25 @@ Blame blame(const std::vector<FlightRank>& ranks, const FirstGone& gone) {
   if (culprit >= 0) return named(ranks, culprit, gone);
   const FlightRank* first = find(ranks, gone.rank);
   if (first != nullptr && first->died()) {
-    return silent(ranks, {gone.rank}, gone.how);
+    return ended_first(ranks, *first, gone.how);
   }
-  std::vector<int> dead, missed;
+  std::vector<int> dead, missed, stopped;
   const std::vector<int> late = laggards(ranks).ranks;
   for (const FlightRank& rank : ranks) {
+    if (rank.stopped && rank.ending == kFlightOpen) {
+      stopped.push_back(rank.rank);
+    }
     if (!rank.died()) continue;
     dead.push_back(rank.rank);
     if (std::count(late.begin(), late.end(), rank.rank) > 0) {
       missed.push_back(rank.rank);
     }
   }
-  if (!missed.empty()) return silent(ranks, missed, "");
-  if (!dead.empty()) return silent(ranks, dead, "");
-  return waited_for(ranks);
+  if (!missed.empty()) dead = missed;
+  if (!dead.empty()) return silent(ranks, dead, "died without an error");
+  if (stopped.empty()) return waited_for(ranks);
+  return silent(ranks, stopped,
+                stopped.size() == 1 ? "is stopped" : "are stopped");
 }
 
 void add_blame(CLI::App& app, int* code) {
@@ -223,13 +253,16 @@ void add_blame(CLI::App& app, int* code) {
   sub->footer("Example: aliquot blame /tmp/flight");
   sub->callback([=] {
     std::string left_out;
+    std::error_code ignored;
     std::vector<FlightRank> ranks = read_flights(*folder, &left_out);
     if (!left_out.empty()) fmt::print(stderr, "{}\n", left_out);
     if (ranks.empty()) {
       fmt::print(stderr,
-                 "aliquot blame: no rank-N.flight in {}; set "
-                 "ALIQUOT_FLIGHT_DIR, or run with aliquot run --flight\n",
-                 *folder);
+                 "aliquot blame: no rank-N.flight in {}: it is where "
+                 "ALIQUOT_FLIGHT_DIR or --flight of aliquot run told ranks to "
+                 "record, else {}/aliquot-* while the job runs\n",
+                 *folder,
+                 std::filesystem::temp_directory_path(ignored).string());
       *code = kUsage;
       return;
     }
@@ -237,12 +270,7 @@ void add_blame(CLI::App& app, int* code) {
     fmt::print("{}\n", result.sentence);
     for (const FlightRank& rank : ranks) {
       if (*all) {
-        fmt::print("rank {}: {}, {}\n", rank.rank,
-                   rank.ending == kFlightClosed   ? "closed in order"
-                   : rank.ending == kFlightFailed ? "failed: " + rank.error
-                   : rank.alive                   ? "running"
-                                                  : "gone",
-                   where(rank));
+        fmt::print("rank {}: {}, {}\n", rank.rank, state_of(rank), where(rank));
       }
     }
     *code = result.culprits.empty() ? 1 : 0;

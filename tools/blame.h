@@ -2,10 +2,11 @@
 //
 // In this order: the rank that most others' errors name; the rank that is known
 // to have ended first; of those that are gone without an error or an orderly
-// end, the ones that others waited for; where nobody is gone, a rank that
-// others wait for and that has not called what they called.
+// end, the ones that others waited for; ranks that are stopped; where nobody is
+// gone, a rank that others wait for and that has not called what they called.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@ namespace aliquot::tools {
 struct Blame {
   std::vector<int> culprits;  // empty: nobody
   std::string sentence;
+  // Since when a rank waits for those that have not called; 0: it is not that.
+  int64_t since_ns = 0;
 };
 Blame blame(const std::vector<FlightRank>& ranks, const FirstGone& gone = {});
 

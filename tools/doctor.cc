@@ -39,6 +39,11 @@ Json info_of(alq_context* context) {
   return Json::parse(text, nullptr, false);
 }
 
+std::string up_to(int64_t bytes) {
+  if (bytes >= int64_t{1} << 40) return "all sizes";
+  return bytes < 1024 ? "none" : fmt::format("up to {} KiB", bytes >> 10);
+}
+
 // How private buffers reach the other rank, as the world has measured it.
 std::string private_memory_text(const Json& info) {
   if (!info.contains("private_memory")) return "";
@@ -46,11 +51,13 @@ std::string private_memory_text(const Json& info) {
   std::string text =
       "; private buffers are " + memory.value("access", std::string("?"));
   if (memory.value("access", std::string()) == "read") {
-    text += fmt::format(", up to {} bytes for sums and {} for copies staged",
-                        memory.value("stage_sums", int64_t{0}),
-                        memory.value("stage_copies", int64_t{0}));
+    text += fmt::format(
+        " by the kernel; through shared memory go {} for sums and {} for "
+        "copies",
+        up_to(memory.value("stage_sums", int64_t{0})),
+        up_to(memory.value("stage_copies", int64_t{0})));
   }
-  if (memory.value("stage_streams", false)) text += ", past the caches";
+  if (memory.value("stage_streams", false)) text += ", written past the caches";
   return text;
 }
 

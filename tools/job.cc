@@ -18,8 +18,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "base/flight_file.h"
-#include "tools/blame.h"
+#include "tools/flight_read.h"
 #include "tools/net.h"
 
 namespace aliquot::tools {
@@ -273,6 +272,7 @@ void Job::forward(int number) {
   if (code_ == 0) code_ = 128 + number;
   merger_.say(fmt::format("aliquot run: {}; ending {} ranks", strsignal(number),
                           running()));
+  tell_hang();
   end_all(number == SIGPIPE || number == SIGHUP ? SIGTERM : number);
 }
 
@@ -340,46 +340,6 @@ void Job::note_failure(int rank, int how, int status) {
           ? fmt::format("; ending {} other{}", others, others == 1 ? "" : "s")
           : ""));
   end_all(SIGTERM);
-}
-
-bool Job::make_flight_folder() {
-  if (!options_.flight.empty()) {
-    flight_ = options_.flight;
-    std::error_code failed;
-    std::filesystem::create_directories(flight_, failed);
-    if (!failed) clear_flights(flight_);
-    if (!failed) return true;
-    merger_.say(
-        fmt::format("aliquot run: --flight {}: {}", flight_, failed.message()));
-    return false;
-  }
-  if (std::getenv("ALIQUOT_FLIGHT_DIR") != nullptr) return true;
-  std::error_code failed;
-  std::string path =
-      (std::filesystem::temp_directory_path(failed) / "aliquot-XXXXXX")
-          .string();
-  // Without a place for temporary files the job runs unrecorded.
-  if (failed || mkdtemp(path.data()) == nullptr) return true;
-  auto space = std::filesystem::space(path, failed);
-  if (failed || space.available / sizeof(FlightFile) <
-                    static_cast<uintmax_t>(options_.ranks)) {
-    std::filesystem::remove(path, failed);
-    return true;
-  }
-  flight_ = path;
-  own_flight_ = true;
-  return true;
-}
-
-// Of a job that failed by itself: who did it.
-void Job::tell_flight() {
-  if (failed_rank_ < 0 || flight_.empty()) return;
-  std::string ignored;
-  Blame result =
-      blame(read_flights(flight_, &ignored), read_first_gone(flight_));
-  if (!result.culprits.empty()) {
-    merger_.say("aliquot run: " + result.sentence);
-  }
 }
 
 // What ranks wrote before they ended.

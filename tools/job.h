@@ -65,6 +65,7 @@ class Job {
   void drain();
   bool make_flight_folder();
   void tell_flight();
+  void tell_hang();
   int running() const;
 
   const JobOptions options_;

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,9 +14,20 @@
 namespace aliquot::tools {
 namespace {
 
+// Ranks are killed, which takes a moment, and may still make their files.
+void remove_folder(const std::string& folder) {
+  std::error_code failed;
+  for (int i = 0; i < 100; ++i) {
+    std::filesystem::remove_all(folder, failed);
+    if (!failed) return;
+    usleep(10'000);
+  }
+}
+
 // Reads +group and -group until the launcher's end of the pipe closes.
 [[noreturn]] void keep(int fd, const std::string& folder) {
   setsid();
+  prctl(PR_SET_NAME, "alq-keeper");  // pkill aliquot is for the launcher
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_BLOCK, &all, nullptr);
@@ -30,8 +42,7 @@ namespace {
     }
   }
   for (pid_t g : groups) kill(-g, SIGKILL);
-  std::error_code ignored;
-  if (!folder.empty()) std::filesystem::remove_all(folder, ignored);
+  if (!folder.empty()) remove_folder(folder);
   _exit(0);
 }
 

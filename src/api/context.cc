@@ -115,6 +115,16 @@ Result<std::vector<Bytes>> exchange(const Place& place,
                                std::move(mine), deadline);
 }
 
+Status meet(const Place& place, const alq_open_desc& desc,
+            ContextState* state) {
+  Context& context = *state->context;
+  Deadline deadline = context.deadline(0);
+  ALQ_TRY(context.faults.point("bootstrap.gather"));
+  ALQ_ASSIGN(std::vector<Bytes> blobs,
+             exchange(place, desc, state->join->blob(), deadline));
+  return connect_world(state, blobs, deadline);
+}
+
 Flight::Names call_names() {
   Flight::Names names;
   for (int32_t k = 0; k <= static_cast<int32_t>(CollKind::kRecv); ++k) {
@@ -154,13 +164,10 @@ Result<std::shared_ptr<ContextState>> open(const alq_open_desc& desc) {
   ALQ_TRY(open_device(desc, state.get()));
   ALQ_ASSIGN(state->join, MemJoin::create(state->context, state->host));
   if (desc.bootstrap == ALQ_BOOTSTRAP_BYTES) return state;
-
-  Deadline deadline = context.deadline(0);
-  ALQ_TRY(context.faults.point("bootstrap.gather"));
-  ALQ_ASSIGN(std::vector<Bytes> blobs,
-             exchange(place, desc, state->join->blob(), deadline));
-  ALQ_TRY(connect_world(state.get(), blobs, deadline));
-  return state;
+  Status met = meet(place, desc, state.get());
+  if (met.ok()) return state;
+  if (context.flight != nullptr) context.flight->fail(met);
+  return met;
 }
 
 }  // namespace
@@ -270,7 +277,7 @@ alq_status alq_abort(alq_context* ctx, const char* reason, alq_error* err) {
     ALQ_ASSIGN(ContextState * state, resolve(ctx));
     if (state->world == nullptr) return {};
     state->world->abort(
-        make_error(ALQ_ABORTED, "rank {} aborted: {}", state->context->rank,
+        make_error(ALQ_ABORTED, "{}",
                    reason == nullptr ? "no reason given" : reason)
             .with_rank(state->context->rank));
     return {};

@@ -99,10 +99,11 @@ void need(bool have, const char* name, std::string* missing) {
 }
 
 Status half_set(const Source& source, const std::string& missing) {
-  return make_error(ALQ_INVALID_ARGUMENT,
-                    "the environment of {} is half set: {} missing; set it, or "
-                    "unset the source's other variables",
-                    source.name, missing);
+  return make_error(
+      ALQ_INVALID_ARGUMENT,
+      "the environment of {} is half set, without {}: set all, or "
+      "unset the source's other variables",
+      source.name, missing);
 }
 
 Status check_disagreement(const Numbers& a, const Numbers& b) {

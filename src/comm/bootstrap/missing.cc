@@ -38,7 +38,8 @@ std::string missing_text(
       return out + fmt::format(" and {} more", missing.size() - i);
     }
     if (!out.empty()) out += ", ";
-    out += fmt::format("{} ({})", rank_ranges(same), missing[i].second);
+    out += fmt::format("{} {} ({})", same.size() == 1 ? "rank" : "ranks",
+                       rank_ranges(same), missing[i].second);
     i = end;
   }
   return out;

@@ -182,10 +182,10 @@ class Watchdog {
     poison(
         core, ALQ_PEER_FAILED, core.world_rank(q),
         fmt::format("rank {} (process {}) has been stopped for {} ms (a stop "
-                    "signal), {}{}; end it, or continue it within {} ms",
+                    "signal), at most {} ms are waited for it, {}{}; end it",
                     core.world_rank(q), core.pid(q), ns / 1'000'000,
-                    last_seen(core, core.world_rank(q)), last_call(core, q),
-                    core.world->context->scaled(kStopLimitNs) / 1'000'000));
+                    core.world->context->scaled(kStopLimitNs) / 1'000'000,
+                    last_seen(core, core.world_rank(q)), last_call(core, q)));
   }
 
   static void report_end(const GroupCore& core, int32_t q) {

@@ -35,7 +35,7 @@ void judge(Rank& rank, const Expect& e, Group* group, const Failure& f) {
   rank.check(among(e.culprits, f.status.rank()), "other culprit: " + got);
   std::string one = fmt::format("rank {}", f.status.rank());
   std::string many = fmt::format("rank(s) {}", f.status.rank());
-  std::string store = fmt::format("missing {}", f.status.rank());
+  std::string store = fmt::format("missing ranks {}", f.status.rank());
   rank.check(has(f.status.message(), one) || has(f.status.message(), many) ||
                  has(f.status.message(), store),
              "culprit not in the text: " + got);

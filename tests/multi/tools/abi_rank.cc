@@ -1,6 +1,8 @@
 // A rank as a user writes it: the environment's world, one all-reduce.  Exit
-// code 0 if the sum is right, else 1 with the error on stderr.
+// code 0 if the sum is right, else 1 with the error on stderr.  Argument: the
+// most milliseconds that anything may take.
 #include <cstdio>
+#include <cstdlib>
 #include <vector>
 
 #include "aliquot/aliquot.h"
@@ -14,11 +16,14 @@ int failed(const char* what, const alq_error& error) {
 
 }  // namespace
 
-int main() {
+int main(int argc, char** argv) {
   alq_error error = {};
   error.struct_size = sizeof error;
   alq_context* context = nullptr;
-  if (alq_open(ALQ_ABI_VERSION, nullptr, &context, &error) != ALQ_OK) {
+  alq_open_desc desc = {};
+  desc.struct_size = sizeof desc;
+  if (argc > 1) desc.timeout_ns = std::atoll(argv[1]) * 1'000'000;
+  if (alq_open(ALQ_ABI_VERSION, &desc, &context, &error) != ALQ_OK) {
     return failed("alq_open", error);
   }
   alq_group* group = nullptr;

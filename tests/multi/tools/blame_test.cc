@@ -84,21 +84,73 @@ BOOST_AUTO_TEST_CASE(a_rank_with_an_error_of_its_own_is_blamed_with_it) {
   BOOST_TEST(has(o.out, "failed"), o.out);
 }
 
-BOOST_AUTO_TEST_CASE(a_hanging_job_can_be_asked_while_it_runs) {
+// What blame says of a job once some rank waits.
+Outcome once_waiting(const Folder& folder) {
+  Outcome o;
+  for (int i = 0; i < 300 && !has(o.out, "waiting in"); ++i) {
+    sleep_ms(10);
+    o = aliquot({"blame", folder.path(), "--ranks"});
+  }
+  return o;
+}
+
+BOOST_AUTO_TEST_CASE(a_stopped_rank_is_blamed_while_the_job_runs) {
   Folder folder;
   setenv("ALIQUOT_FAULT", "coll.issue@0=stop", 1);
   Process job({ALIQUOT_COMMAND, "run", "-n", "2", "--flight", folder.path(),
                "--grace", "0.1", "--", ABI_RANK});
   unsetenv("ALIQUOT_FAULT");
-  Outcome o;
-  for (int i = 0; i < 100 && !has(o.out, "waiting in"); ++i) {
-    sleep_ms(30);
-    o = aliquot({"blame", folder.path()});
-  }
-  BOOST_TEST(has(o.out, "rank 0 has not called all_reduce #1"), o.out);
+  Outcome o = once_waiting(folder);
+  BOOST_TEST(o.code == 0);
+  BOOST_TEST(o.out.starts_with("rank 0 is stopped before its first operation"),
+             o.out);
   BOOST_TEST(has(o.out, "rank 1 was waiting in all_reduce #1"), o.out);
+  BOOST_TEST(has(o.out, "rank 0: stopped"), o.out);
+  BOOST_TEST(has(o.out, "rank 1: running"), o.out);
   job.signal(SIGTERM);
-  BOOST_TEST(!job.finish().timed_out);
+  o = job.finish();
+  BOOST_TEST(!o.timed_out);
+  BOOST_TEST(has(o.err, "aliquot run: rank 0 is stopped"), o.err);
+}
+
+// Whoever interrupts a job that hangs learns who held it up.
+BOOST_AUTO_TEST_CASE(an_interrupted_job_says_who_did_not_come) {
+  Folder folder;
+  setenv("TMPDIR", folder.path().c_str(), 1);
+  Process job({ALIQUOT_COMMAND, "run", "-n", "2", "--grace", "0.1", "--", "sh",
+               "-c", "[ $RANK = 1 ] && export ALIQUOT_FAULT=$1; exec $0",
+               ABI_RANK, "coll.issue@1=delay_ms/60000"});
+  unsetenv("TMPDIR");
+  sleep_ms(2500);
+  job.signal(SIGINT);
+  Outcome o = job.finish();
+  BOOST_TEST(o.code == 128 + SIGINT);
+  BOOST_TEST(has(o.err, "ending 2 ranks"), o.err);
+  BOOST_TEST(has(o.err, "rank 1 has not called all_reduce #1"), o.err);
+  BOOST_TEST(has(o.err, "rank 0 was waiting in all_reduce #1"), o.err);
+}
+
+// Ranks that are only slower are not said to hold it up.
+BOOST_AUTO_TEST_CASE(an_interrupted_job_that_goes_on_blames_nobody) {
+  Process job({ALIQUOT_COMMAND, "run", "-n", "2", "--grace", "0.1",
+               "--no-prefix", "--", "sh", "-c",
+               "for i in $(seq 1000); do sleep 0.05; echo $i; done"});
+  BOOST_TEST(job.wait_for_output("3\n"));
+  job.signal(SIGINT);
+  Outcome o = job.finish();
+  BOOST_TEST(has(o.err, "ending 2 ranks"), o.err);
+  BOOST_TEST(!has(o.err, "rank 0"), o.err);
+  BOOST_TEST(!has(o.err, "rank 1"), o.err);
+}
+
+BOOST_AUTO_TEST_CASE(a_rank_that_never_came_is_blamed_not_who_waited) {
+  Outcome o = aliquot({"run", "-n", "2", "--", "sh", "-c",
+                       "[ $RANK = 1 ] && exec sleep 60; "
+                       "exec $0 400",
+                       ABI_RANK});
+  BOOST_TEST(o.code == 1);
+  BOOST_TEST(has(o.err, "aliquot run: rank 1 left no record: "), o.err);
+  BOOST_TEST(has(o.err, "missing rank 1 (never connected)"), o.err);
 }
 
 BOOST_AUTO_TEST_CASE(a_good_job_leaves_nothing_and_blames_nobody) {
@@ -158,7 +210,8 @@ BOOST_AUTO_TEST_CASE(a_named_rank_ended_as_the_launcher_saw) {
   };
   const char* how = "was killed by signal 9 (Killed)";
   BOOST_TEST(has(sentence({1, how}), fmt::format("{} in all_reduce #5", how)));
-  BOOST_TEST(has(sentence({2, how}), "died without an error in all_reduce #5"));
+  BOOST_TEST(has(sentence({2, how}), "rank 1 (process 0 on ) was lost in "));
+  BOOST_TEST(has(sentence({}), "died without an error in all_reduce #5"));
   ranks[0].error = "group \"world\" was aborted by rank 1: no data";
   BOOST_TEST(has(sentence({1, how}), "gave up in all_reduce #5"));
 }
@@ -175,7 +228,12 @@ BOOST_AUTO_TEST_CASE(of_several_that_are_gone_the_awaited_one_is_blamed) {
       rank_of(0, 5, waiting), rank_of(1, 5, waiting), rank_of(2, 5, waiting)};
   b = tools::blame(alike, {2, "exited with code 1"});
   BOOST_TEST((b.culprits == std::vector<int>{2}));
-  BOOST_TEST(b.sentence.starts_with("rank 2 exited with code 1 in "),
+  // By itself, so neither it nor those in the same operation are stuck in it.
+  BOOST_TEST(b.sentence ==
+             "rank 2 exited with code 1 while all_reduce #5 of group \"world\" "
+             "was under way; what it wrote may say why");
+  b = tools::blame(alike, {2, "was killed by signal 9 (Killed)"});
+  BOOST_TEST(has(b.sentence, "ranks 0 and 1 were waiting in all_reduce #5"),
              b.sentence);
   BOOST_TEST((tools::blame(alike).culprits == std::vector<int>{0, 1, 2}));
 }

@@ -167,7 +167,7 @@ BOOST_AUTO_TEST_CASE(late_missing_and_wrong_ranks) {
   for (size_t r = 0; r < 2; ++r) {
     Status s = missing.status(r);
     BOOST_TEST(s.code() == ALQ_DEADLINE_EXCEEDED);
-    BOOST_TEST(says(s, "missing 2-3 (never connected)"), s.message());
+    BOOST_TEST(says(s, "missing ranks 2-3 (never connected)"), s.message());
   }
 }
 

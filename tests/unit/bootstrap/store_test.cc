@@ -54,7 +54,7 @@ BOOST_AUTO_TEST_CASE(a_missing_rank_is_named_on_every_rank) {
   for (Status& s : statuses) {
     BOOST_TEST(s.code() == ALQ_DEADLINE_EXCEEDED);
     BOOST_TEST(says(s, "3 of 6 ranks after "), s.message());
-    BOOST_TEST(says(s, "missing 3-5 (never connected)"), s.message());
+    BOOST_TEST(says(s, "missing ranks 3-5 (never connected)"), s.message());
     BOOST_TEST(s.rank() == 3);
   }
 }

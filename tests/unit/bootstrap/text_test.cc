@@ -53,7 +53,8 @@ BOOST_AUTO_TEST_CASE(missing_ranks_share_their_state) {
   BOOST_TEST(missing_text({{5, "never connected"},
                            {6, "never connected"},
                            {7, "connected, last seen 0.3 s ago"}}) ==
-             "5-6 (never connected), 7 (connected, last seen 0.3 s ago)");
+             "ranks 5-6 (never connected), "
+             "rank 7 (connected, last seen 0.3 s ago)");
   BOOST_TEST(seconds_text(2'040'000'000) == "2.0 s");
 }
 
