@@ -91,9 +91,9 @@ class Collectives(unittest.TestCase):
                     (lambda: context.buffer(64).view("u8", "64"), TypeError,
                      "shape='64' is one str; give a list"),
                     (lambda: mesh.group(["dp_shard"]), TypeError,
-                     "axes=.* is a list; give a str"),
+                     "axes=.* is of type list; give a str"),
                     (lambda: context.mesh(["dp_shard=1"]), TypeError,
-                     "mesh=.* is a list; give a str")):
+                     "mesh=.* is of type list; give a str")):
                 with self.assertRaisesRegex(kind, told):
                     function()
             self.assertEqual(mesh.axes, {"dp_shard": 1})

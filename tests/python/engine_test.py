@@ -137,9 +137,9 @@ class Steps(unittest.TestCase):
                     (lambda: engine.step("0.1"), "lr='0.1' is one str"),
                     (lambda: engine.step(0.1, "0"), "weight_decay='0' is one"),
                     (lambda: aliquot.Engine("dp_shard=1"),
-                     "mesh='dp_shard=1' is a str; give what context.mesh()"),
+                     "mesh='dp_shard=1' is of type str; give what context"),
                     (lambda: aliquot.Engine(context.mesh(), hints=["x=1"]),
-                     "hints=.*is a list; give a dict")):
+                     "hints=.*is of type list; give a dict")):
                 with self.assertRaisesRegex(TypeError, told):
                     function()
             engine.param_add("p", (2,), "f32")

@@ -64,7 +64,7 @@ class Misuse(unittest.TestCase):
             with self.assertRaisesRegex(TypeError, "'prefetsch'.*prefetch"):
                 at.shard(tm.make(), "fsdp", context, prefetsch=1)
             with self.assertRaisesRegex(
-                    TypeError, r"units\[1\]='Block' is a str; give classes"):
+                    TypeError, r"units\[1\]='Block' is of type str; give cla"):
                 at.shard(tm.make(), "fsdp", context, [tm.Block, "Block"])
             for units, told in (
                     ("Block", "units='Block' is one str; give a list"),
@@ -103,7 +103,7 @@ class Misuse(unittest.TestCase):
                     (lambda: at.clip_grad_norm_("model", 1), TypeError,
                      "target='model' is one str; give a list of parameters"),
                     (lambda: at.clip_grad_norm_(["weight"], 1), TypeError,
-                     "'weight' is a str and no parameter.*model.parameters()"),
+                     "'weight' is of type str and no parameter.*model.param"),
                     (lambda: at.clip_grad_norm_([], 1), ValueError,
                      "0 were given.*give the model"),
                     (lambda: at.load_sharded_state_dict(model, "a.pt"),
@@ -122,10 +122,10 @@ class Misuse(unittest.TestCase):
     def test_meshes_of_wrong_kinds(self):
         """Of the default context: a world of one."""
         for mesh, kind, told in (
-                (2, TypeError, "mesh=2 is a int; give a str as in"),
-                (["dp_shard"], TypeError, "is a list; give a str as in"),
-                ({"dp_shard": "1"}, TypeError, "size '1' is a str; give an int"),
-                ({"dp_shard": 1.5}, TypeError, "size 1.5 is a float"),
+                (2, TypeError, "mesh=2 is of type int; give a str as in"),
+                (["dp_shard"], TypeError, "is of type list; give a str as in"),
+                ({"dp_shard": "1"}, TypeError, "size '1' is of type str; give"),
+                ({"dp_shard": 1.5}, TypeError, "size 1.5 is of type float"),
                 ("dp=1", ValueError, "not know the axis dp "),
                 ({"dp": -1}, ValueError, "not know the axis dp ")):
             with self.subTest(mesh=mesh), self.assertRaisesRegex(kind, told):

@@ -33,8 +33,8 @@ def hints_text(hints: Union[None, str, Mapping[str, Any]]) -> Optional[bytes]:
     if hints is None or isinstance(hints, str):
         return None if hints is None else hints.encode()
     if not isinstance(hints, Mapping):
-        raise TypeError("hints=%.80r is a %s; give a dict, or a str as in "
-                        "\"huge_pages=0\"" % (hints, type(hints).__name__))
+        raise TypeError("hints=%.80r is of type %s; give a dict, or a str as "
+                        "in \"huge_pages=0\"" % (hints, type(hints).__name__))
     return ";".join("%s=%s" % item for item in hints.items()).encode()
 
 

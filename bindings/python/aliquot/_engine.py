@@ -55,8 +55,9 @@ class Engine(Handle):
     def __init__(self, mesh: Any, name: Optional[str] = None,
                  **desc: Any) -> None:
         if not isinstance(mesh, Mesh):
-            raise TypeError("mesh=%.80r is a %s; give what context.mesh() "
-                            "returns" % (mesh, type(mesh).__name__))
+            raise TypeError("mesh=%.80r is of type %s; give what "
+                            "context.mesh() returns" %
+                            (mesh, type(mesh).__name__))
         self.mesh = mesh
         raw = engine_desc(name, **desc)
         self._own(new_handle(library().alq_engine_create, mesh._live(),

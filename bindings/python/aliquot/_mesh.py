@@ -15,20 +15,20 @@ def spec_text(spec: Spec) -> str:
     if isinstance(spec, str):
         return spec
     if not isinstance(spec, Mapping):
-        raise TypeError("mesh=%.80r is a %s; give a str as in "
+        raise TypeError("mesh=%.80r is of type %s; give a str as in "
                         "\"dp_replicate=2,dp_shard=-1\", or a dict of the same" %
                         (spec, type(spec).__name__))
     for axis, size in spec.items():
         if not isinstance(size, SupportsIndex):
-            raise TypeError("mesh axis %r: its size %r is a %s; give an int, or "
-                            "-1 for the rest" %
+            raise TypeError("mesh axis %r: its size %r is of type %s; give an "
+                            "int, or -1 for the rest" %
                             (axis, size, type(size).__name__))
     return ",".join("%s=%d" % item for item in spec.items())
 
 
 def axes_text(axes: Any) -> bytes:
     if not isinstance(axes, str):
-        raise TypeError("axes=%.80r is a %s; give a str, as in "
+        raise TypeError("axes=%.80r is of type %s; give a str, as in "
                         "\"dp_replicate,dp_shard\"" %
                         (axes, type(axes).__name__))
     return axes.encode()

@@ -30,8 +30,8 @@ def clip_grad_norm_(target: Any, max_norm: float,
                        "clip_grad_norm_(model.parameters(), 1.0)")
         if not params:
             raise ValueError("there are no parameters to clip: 0 were given (an "
-                             "iterator that was used before has none left); give "
-                             "the model or model.parameters()")
+                             "iterator that was used before has none left); "
+                             "give the model or model.parameters()")
         runtime = owner_of(params[0])[0]
     runtime.clip = float(max_norm)
     if runtime.norm_out is None:

@@ -18,7 +18,7 @@ from ._runtime import Runtime
 def owner_of(tensor: torch.Tensor) -> Tuple[Runtime, Any]:
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(
-            "%.80r is a %s and no parameter of a sharded model; give "
+            "%.80r is of type %s and no parameter of a sharded model; give "
             "model.parameters()" % (tensor, type(tensor).__name__))
     owner = getattr(tensor, "_aliquot", None)
     if owner is None:

@@ -131,9 +131,9 @@ def split(model: nn.Module, choices: Iterable[Choice]
     for index, choice in enumerate(choices):
         if not callable(choice):  # modules and classes are
             raise TypeError(
-                "units[%d]=%.80r is a %s; give classes, modules or functions of "
-                "a module, as in units=[Block] (by name: units=[lambda m: "
-                "type(m).__name__ == \"Block\"])" %
+                "units[%d]=%.80r is of type %s; give classes, modules or "
+                "functions of a module, as in units=[Block] (by name: "
+                "units=[lambda m: type(m).__name__ == \"Block\"])" %
                 (index, choice, type(choice).__name__))
     units = [Unit("root", model, True)]
     owner: Dict[str, Unit] = {"": units[0]}
