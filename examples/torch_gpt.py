@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A small GPT in plain PyTorch on real text, byte by byte, made parallel by two
-lines: they end with "# aliquot".
+"""A small GPT in plain PyTorch on real text, byte by byte, made parallel by an
+import and two lines: they end with "# aliquot".  Others only ask which rank this
+is, for its batches and for what it prints.
 
     python examples/torch_gpt.py                          # one process
     aliquot run -n 4 -- python examples/torch_gpt.py      # four
@@ -22,7 +23,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 try:
-    import aliquot.torch as at
+    import aliquot.torch as at                                      # aliquot
 except ImportError:  # not installed: the package of this source tree
     sys.path.insert(0, str(ROOT / "bindings" / "python"))
     import aliquot.torch as at
@@ -139,7 +140,7 @@ def parse():
         "Python's standard library")
     add("--max-bytes", type=int, default=4 << 20, help="of text")
     add("--strategy", default="fsdp",
-        choices=("ddp", "zero1", "zero2", "fsdp", "hsdp"),
+        choices=("ddp", "zero1", "zero2", "zero3", "fsdp", "hsdp"),
         help="what the ranks share out")
     add("--mesh", help="e.g. dp_replicate=2,dp_shard=2; none: all ranks shard")
     add("--steps", type=int, default=200, help="optimizer steps")

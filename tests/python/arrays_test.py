@@ -1,6 +1,7 @@
 """Collectives on everything that has memory: NumPy, buffers, DLPack, torch."""
 
 import array
+import ctypes
 import unittest
 
 import numpy as np
@@ -74,6 +75,30 @@ class Collectives(unittest.TestCase):
             np.testing.assert_array_equal(joined, [0, 2, 2])
             np.testing.assert_array_equal(cut, [[0.0], [], [3.0, 6.0]][rank])
 
+    def test_one_value_where_several_are_wanted(self):
+        x = np.ones(3)
+        with aliquot.open("single") as context:
+            group, mesh = context.world, context.mesh({"dp_shard": np.int64(1)})
+            for function, kind, told in (
+                    (lambda: group.all_gather_v(x, x, 3), TypeError,
+                     "counts=3 is one int; give a list"),
+                    (lambda: group.reduce_scatter_v(x, x, "3"), TypeError,
+                     "counts='3' is one str; give a list"),
+                    (lambda: group.all_gather_v(x, x, [2, 1]), ValueError,
+                     "counts has 2 numbers, the group 1 ranks"),
+                    (lambda: context.connect(b"blob"), TypeError,
+                     "blobs=b'blob' is one bytes; give a list"),
+                    (lambda: context.buffer(64).view("u8", "64"), TypeError,
+                     "shape='64' is one str; give a list"),
+                    (lambda: mesh.group(["dp_shard"]), TypeError,
+                     "axes=.* is of type list; give a str"),
+                    (lambda: context.mesh(["dp_shard=1"]), TypeError,
+                     "mesh=.* is of type list; give a str")):
+                with self.assertRaisesRegex(kind, told):
+                    function()
+            self.assertEqual(mesh.axes, {"dp_shard": 1})
+            group.all_gather_v(x, x, (ctypes.c_int64 * 1)(3))
+
     def test_point_to_point_and_async(self):
         def body(context):
             group, rank = context.world, context.rank
@@ -106,6 +131,9 @@ class Collectives(unittest.TestCase):
             value = odd.all_gather(np.array([context.rank]))
             none = context.world.split(-1 if context.rank else 0)
             mesh = context.mesh({"dp_replicate": 2, "dp_shard": -1})
+            assert list(mesh.axes.items()) == [("dp_replicate", 2),
+                                               ("dp_shard", context.size // 2)]
+            assert context.mesh().axes == {"dp_shard": context.size}
             shard = mesh.group("dp_shard")
             assert shard is mesh.group("dp_shard")
             assert mesh.ranks("dp_shard", context.rank) == shard.ranks

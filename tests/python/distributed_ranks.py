@@ -180,6 +180,18 @@ def begin(backend="aliquot", timeout=TIMEOUT_S, **options):
                                  size=dist.get_world_size())
 
 
+def end_for_another():
+    """Ends the world of a program that is going to begin another.  That meets at
+    a port of its own: at the old one a quick rank may still find the store of
+    the world that ends, and rank 0 then waits for it in vain."""
+    import torch
+    import torch.distributed as dist
+    port = torch.tensor([free_port()])
+    dist.broadcast(port, 0)
+    os.environ["MASTER_PORT"] = str(port.item())
+    dist.destroy_process_group()
+
+
 def _run_checks(scope):
     import torch.distributed as dist
     world = begin()

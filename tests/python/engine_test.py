@@ -128,6 +128,20 @@ class Steps(unittest.TestCase):
                 engine.microbatch_begin()
             with self.assertRaises(TypeError):
                 engine.param_add("p", (2,), "complex")
+            for function, told in (
+                    (lambda: engine.param_add("q", 2), "shape=2 is one int"),
+                    (lambda: engine.param_add("q", "23"), "shape='23' is one s"),
+                    (lambda: engine.unit_add("u", 0), "params=0 is one int"),
+                    (lambda: engine.plan("fsdp", phases="train"),
+                     "phases='train' is one str; give a list of names"),
+                    (lambda: engine.step("0.1"), "lr='0.1' is one str"),
+                    (lambda: engine.step(0.1, "0"), "weight_decay='0' is one"),
+                    (lambda: aliquot.Engine("dp_shard=1"),
+                     "mesh='dp_shard=1' is of type str; give what context"),
+                    (lambda: aliquot.Engine(context.mesh(), hints=["x=1"]),
+                     "hints=.*is of type list; give a dict")):
+                with self.assertRaisesRegex(TypeError, told):
+                    function()
             engine.param_add("p", (2,), "f32")
             with self.assertRaises(aliquot.AlreadyExists):
                 engine.param_add("p", (2,), "f32")

@@ -51,11 +51,14 @@ class Example(unittest.TestCase):
                        "--standalone", "--nproc-per-node", "2",
                        more=["--strategy", "zero1"]), 2)
 
-    def test_two_lines(self):
+    def test_an_import_and_two_lines(self):
         with open(EXAMPLE, encoding="utf-8") as file:
-            lines = [line for line in file if line.rstrip().endswith(
+            lines = [line.strip() for line in file if line.rstrip().endswith(
                 "# aliquot")]
-        self.assertEqual(len(lines), 2)
+        self.assertEqual(len(lines), 3)
+        self.assertTrue(lines[0].startswith("import aliquot.torch as at "))
+        self.assertTrue(lines[1].startswith("model = at.shard(model"))
+        self.assertTrue(lines[2].startswith("optimizer = at.AdamW("))
 
     def test_says_what_is_wrong(self):
         done = subprocess.run(

@@ -1,5 +1,6 @@
 """Models of transformers, LoRA of peft and an ordinary loop of torch's own
-parts, changed in two lines: the losses are those of the run without shards.
+parts, changed in an import and two lines: the losses are those of the run
+without shards.
 
 Models are built from a configuration; nothing is downloaded.  The ranks' data
 differ, so the run without shards adds up the gradients of all of it.

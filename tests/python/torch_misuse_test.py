@@ -53,15 +53,27 @@ class Misuse(unittest.TestCase):
         def body(context):
             with self.assertRaisesRegex(ValueError, "FSDP2 is fsdp"):
                 at.shard(tm.make(), "fsdp2", context)
-            for mesh in ("x=2", "dp_shards=2"):
-                with self.assertRaisesRegex(ValueError, "dp_shard"):
+            for mesh, axis in (("x=2", "x"), ("dp_shards=2", "dp_shards"),
+                               ("dp_shard=-1,dp=1", "dp")):
+                with self.assertRaisesRegex(
+                        ValueError, f"{mesh}.*not know the axis {axis} .*of 2 "
+                        "ranks.*dp_replicate and dp_shard"):
                     at.shard(tm.make(), "fsdp", context.mesh(mesh))
             with self.assertRaisesRegex(TypeError, "not int"):
                 at.shard(3, "fsdp", context)
             with self.assertRaisesRegex(TypeError, "'prefetsch'.*prefetch"):
                 at.shard(tm.make(), "fsdp", context, prefetsch=1)
-            with self.assertRaisesRegex(TypeError, "give classes"):
-                at.shard(tm.make(), "fsdp", context, ["Block"])
+            with self.assertRaisesRegex(
+                    TypeError, r"units\[1\]='Block' is of type str; give cla"):
+                at.shard(tm.make(), "fsdp", context, [tm.Block, "Block"])
+            for units, told in (
+                    ("Block", "units='Block' is one str; give a list"),
+                    (tm.Block, "Block.* is one type; give a list"),
+                    (nn.Linear(1, 1), "is one Linear; give a list")):
+                with self.assertRaisesRegex(TypeError, told):
+                    at.shard(tm.make(), "fsdp", context, units)
+            parts = at.shard(tm.make(), "fsdp", context, {tm.Block})
+            assert len(parts._aliquot_runtime.units) == tm.LAYERS + 1
             with self.assertRaisesRegex(ValueError, "lr is -1"):
                 at.AdamW(tm.sharded(context).parameters(), lr=-1)
             with self.assertRaisesRegex(ValueError, "no Conv2d"):
@@ -79,6 +91,45 @@ class Misuse(unittest.TestCase):
                 optimizer.step()
 
         ranks.run_threads(2, body)
+
+    def test_one_value_where_several_are_wanted(self):
+        def body(context):
+            model = tm.sharded(context)
+            for function, kind, told in (
+                    (lambda: at.AdamW(model.parameters(), betas=0.9), TypeError,
+                     "betas=0.9 is one float; give a list of two numbers"),
+                    (lambda: at.AdamW(model.parameters(), betas=(0.9,)),
+                     ValueError, "holds 1 numbers; give two"),
+                    (lambda: at.clip_grad_norm_("model", 1), TypeError,
+                     "target='model' is one str; give a list of parameters"),
+                    (lambda: at.clip_grad_norm_(["weight"], 1), TypeError,
+                     "'weight' is of type str and no parameter.*model.param"),
+                    (lambda: at.clip_grad_norm_([], 1), ValueError,
+                     "0 were given.*give the model"),
+                    (lambda: at.load_sharded_state_dict(model, "a.pt"),
+                     TypeError, "saved='a.pt' is one str.*torch.load"),
+                    (lambda: at.load_sharded_state_dict(model, ["a.pt"]),
+                     ValueError, "dict 0 of 1 .* a str; give what"),
+                    (lambda: at.load_sharded_state_dict(model, {"a": 1}),
+                     ValueError, "a dict of format None; give what"),
+                    (lambda: at.load_sharded_state_dict(model, []), ValueError,
+                     "holds 0 dicts")):
+                with self.assertRaisesRegex(kind, told):
+                    function()
+
+        ranks.run_threads(2, body)
+
+    def test_meshes_of_wrong_kinds(self):
+        """Of the default context: a world of one."""
+        for mesh, kind, told in (
+                (2, TypeError, "mesh=2 is of type int; give a str as in"),
+                (["dp_shard"], TypeError, "is of type list; give a str as in"),
+                ({"dp_shard": "1"}, TypeError, "size '1' is of type str; give"),
+                ({"dp_shard": 1.5}, TypeError, "size 1.5 is of type float"),
+                ("dp=1", ValueError, "not know the axis dp "),
+                ({"dp": -1}, ValueError, "not know the axis dp ")):
+            with self.subTest(mesh=mesh), self.assertRaisesRegex(kind, told):
+                at.shard(tm.make(), "fsdp", mesh)
 
     def test_types_are_changed_before(self):
         def body(context):

@@ -3,6 +3,7 @@
 from typing import Any
 
 from . import _dtype
+from ._arguments import items
 from ._handle import Handle, new_handle
 from ._library import library
 from ._memory import numpy_view
@@ -44,6 +45,7 @@ class Buffer(Handle):
             shape = ((self.nbytes - offset) // size,)
         elif isinstance(shape, int):
             shape = (shape,)
+        shape = items("shape", shape, "extents", "shape=(4, 3)")
         count = 1
         for extent in shape:
             count *= extent

@@ -7,6 +7,7 @@ import weakref
 from typing import Any, Dict, Iterator, List, Mapping, Optional, Union
 
 from . import _ffi
+from ._arguments import items
 from ._buffer import Buffer
 from ._error import Error, check
 from ._group import Group
@@ -31,6 +32,9 @@ _POLL_S = 0.1
 def hints_text(hints: Union[None, str, Mapping[str, Any]]) -> Optional[bytes]:
     if hints is None or isinstance(hints, str):
         return None if hints is None else hints.encode()
+    if not isinstance(hints, Mapping):
+        raise TypeError("hints=%.80r is of type %s; give a dict, or a str as "
+                        "in \"huge_pages=0\"" % (hints, type(hints).__name__))
     return ";".join("%s=%s" % item for item in hints.items()).encode()
 
 
@@ -138,6 +142,8 @@ class Context(Handle):
     def connect(self, blobs: List[bytes],
                 timeout: Optional[float] = None) -> None:
         """Finishes bootstrap="bytes" with the bytes of all ranks, in order."""
+        blobs = items("blobs", blobs, "the bytes of all ranks",
+                      "blobs=[first, second]")
         if len({len(blob) for blob in blobs}) != 1:
             raise ValueError("the ranks' blobs differ in length: %s" %
                              [len(blob) for blob in blobs])

@@ -9,6 +9,7 @@ import types
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 
 from . import _dtype, _ffi
+from ._arguments import items
 from ._engine_desc import (MODES, PASSES, VALUES, array, engine_desc, make,
                            optimizer_desc, plain, plan_desc)
 from ._error import check
@@ -17,6 +18,7 @@ from ._handle import Handle, nanoseconds, new_handle
 from ._interrupt import guarded
 from ._library import library, text_of
 from ._memory import numpy_view, span
+from ._mesh import Mesh
 from ._work import Stream, stream_ref
 
 ALL = _ffi.ALQ_UNIT_ALL
@@ -52,6 +54,10 @@ class Engine(Handle):
 
     def __init__(self, mesh: Any, name: Optional[str] = None,
                  **desc: Any) -> None:
+        if not isinstance(mesh, Mesh):
+            raise TypeError("mesh=%.80r is of type %s; give what "
+                            "context.mesh() returns" %
+                            (mesh, type(mesh).__name__))
         self.mesh = mesh
         raw = engine_desc(name, **desc)
         self._own(new_handle(library().alq_engine_create, mesh._live(),
@@ -66,10 +72,11 @@ class Engine(Handle):
     def param_add(self, name: str, shape: Sequence[int], dtype: Any = "f32", *,
                   trainable: bool = True, whole_rows: bool = False,
                   optim_group: int = 0) -> int:
+        extents = items("shape", shape, "extents", "shape=(4, 3)")
         flags = ((_ffi.ALQ_PARAM_TRAINABLE if trainable else 0) |
                  (_ffi.ALQ_PARAM_WHOLE_ROWS if whole_rows else 0))
         raw = make(_ffi.alq_param_desc, flags=flags, name=name.encode(),
-                   shape=array(ctypes.c_int64, shape), ndim=len(shape),
+                   shape=array(ctypes.c_int64, extents), ndim=len(extents),
                    dtype=_dtype.of(dtype), optim_group=optim_group)
         out = ctypes.c_int64()
         check(library().alq_param_add, self._live(), ctypes.byref(raw),
@@ -78,9 +85,11 @@ class Engine(Handle):
 
     def unit_add(self, name: str, params: Sequence[int],
                  root: bool = False) -> int:
+        members = items("params", params, "what param_add returned",
+                        "params=[weight, bias]")
         out = ctypes.c_int64()
         check(library().alq_unit_add, self._live(), name.encode(),
-              array(ctypes.c_int64, params), len(params),
+              array(ctypes.c_int64, members), len(members),
               _ffi.ALQ_UNIT_ROOT if root else 0, ctypes.byref(out))
         return out.value
 
@@ -161,7 +170,8 @@ class Engine(Handle):
         with memory="into"."""
         raw = make(_ffi.alq_unit_view, flags=_ffi.ALQ_VIEW_PUSH if push else 0)
         if into is not None:
-            raw.into = array(ctypes.c_void_p, into)
+            raw.into = array(ctypes.c_void_p, items(
+                "into", into, "addresses", "into=[address]"))
         self._call(library().alq_unit_begin, unit,
                    choice("pass", kind, PASSES), stream_ref(stream),
                    ctypes.byref(raw))
@@ -198,10 +208,12 @@ class Engine(Handle):
              clip_norm: float = 0.0,
              stream: Optional[Stream] = None) -> types.SimpleNamespace:
         """lr and weight_decay: one value, or one per optimizer group."""
-        rates = [lr] if isinstance(lr, (int, float)) else list(lr)
+        rates = [lr] if isinstance(lr, (int, float)) else items(
+            "lr", lr, "numbers", "lr=[0.1, 0.01]")
         decays = ([weight_decay] * len(rates)
-                  if isinstance(weight_decay, (int, float))
-                  else list(weight_decay))
+                  if isinstance(weight_decay, (int, float)) else items(
+                      "weight_decay", weight_decay, "numbers",
+                      "weight_decay=[0.1, 0.0]"))
         if len(decays) != len(rates):
             raise ValueError("%d learning rates, %d weight decays" %
                              (len(rates), len(decays)))

@@ -5,6 +5,7 @@ import types
 from typing import Any, Optional, Sequence
 
 from . import _dtype, _ffi
+from ._arguments import items
 from ._context import choice
 
 STRATEGIES = {"default": _ffi.ALQ_STRATEGY_DEFAULT,
@@ -68,7 +69,7 @@ def plan_desc(strategy: str = "default", *, phases: Sequence[str] = (),
     """alq_plan_desc by names.  prefetch: units ahead, 0 is none; None the
     default."""
     mask = 0
-    for phase in phases:
+    for phase in items("phases", phases, "names", 'phases=["train", "eval"]'):
         mask |= choice("phase", phase, PHASES)
     return make(
         _ffi.alq_plan_desc, strategy=choice("strategy", strategy, STRATEGIES),
@@ -87,10 +88,14 @@ def optimizer_desc(kind: str, *, betas: Any = (0.9, 0.999), eps: float = 1e-8,
                    momentum: float = 0.0, dampening: float = 0.0,
                    nesterov: bool = False, state_dtype: Any = None) -> Any:
     adamw = kind == "adamw"
+    pair = items("betas", betas, "two numbers", "betas=(0.9, 0.999)")
+    if len(pair) != 2:
+        raise ValueError("betas=%r holds %d numbers; give two, as in "
+                         "betas=(0.9, 0.999)" % (betas, len(pair)))
     return make(
         _ffi.alq_optimizer_desc, kind=choice("optimizer", kind, OPTIMIZERS),
-        nesterov=int(nesterov), beta1=betas[0] if adamw else 0.0,
-        beta2=betas[1] if adamw else 0.0, eps=eps if adamw else 0.0,
+        nesterov=int(nesterov), beta1=pair[0] if adamw else 0.0,
+        beta2=pair[1] if adamw else 0.0, eps=eps if adamw else 0.0,
         momentum=momentum, dampening=dampening,
         state_dtype=dtype_or_default(state_dtype))
 

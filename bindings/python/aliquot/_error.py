@@ -8,7 +8,8 @@ from . import _ffi
 
 
 class Error(RuntimeError):
-    """A call of the library failed.
+    """A call of the library failed.  str() is what happened, as in message; the
+    class says of which kind.
 
     code is the ALQ_* status, name its name, rank the world rank at fault or -1;
     domain and native_code give the errno, or another library's own code, that
@@ -29,7 +30,7 @@ class Error(RuntimeError):
         return _NAMES.get(self.code, "ALQ_UNKNOWN")
 
     def __str__(self) -> str:
-        return "%s: %s" % (self.name, self.message)
+        return self.message  # some of Python's own classes would add to it
 
     def __reduce__(self) -> Any:
         return (type(self), (self.message, self.code, self.rank, self.domain,

@@ -8,6 +8,7 @@ import ctypes
 from typing import Any, List, Optional, Sequence, Union
 
 from . import _dtype, _ffi
+from ._arguments import items
 from ._error import check
 from ._handle import Handle, nanoseconds
 from ._interrupt import guarded
@@ -177,13 +178,13 @@ class Group(Handle):
     def all_gather_v(self, array: Any, out: Any, counts: Sequence[int], *,
                      stream: Optional[Stream] = None) -> Any:
         """As all_gather with counts[r] elements from rank r."""
-        source, target = span(array), span(out, True)
+        source, target, each = span(array), span(out, True), self._each(counts)
         _same_dtype(source, target)
-        _same_count("the source", source.count, self._of_rank(counts))
-        _same_count("the target", target.count, sum(counts))
+        _same_count("the source", source.count, each[self.rank])
+        _same_count("the target", target.count, sum(each))
         return self._run(
             library().alq_group_all_gather_v,
-            (source.address, target.address, self._counts(counts),
+            (source.address, target.address, (ctypes.c_int64 * self.size)(*each),
              source.dtype), stream, (array, out))
 
     def reduce_scatter(self, array: Any, out: Any = None, op: Any = "sum", *,
@@ -209,13 +210,13 @@ class Group(Handle):
                          op: Any = "sum", *,
                          stream: Optional[Stream] = None) -> Any:
         """As reduce_scatter with counts[r] elements for rank r."""
-        source, target = span(array), span(out, True)
+        source, target, each = span(array), span(out, True), self._each(counts)
         _same_dtype(source, target)
-        _same_count("the source", source.count, sum(counts))
-        _same_count("the target", target.count, self._of_rank(counts))
+        _same_count("the source", source.count, sum(each))
+        _same_count("the target", target.count, each[self.rank])
         return self._run(
             library().alq_group_reduce_scatter_v,
-            (source.address, target.address, self._counts(counts),
+            (source.address, target.address, (ctypes.c_int64 * self.size)(*each),
              source.dtype, _op(op)), stream, (array, out))
 
     def broadcast(self, array: Any, root: int = 0, *,
@@ -263,10 +264,13 @@ class Group(Handle):
             (target.address, target.count, target.dtype, peer), stream,
             (array,))
 
-    def _counts(self, counts: Sequence[int]) -> Any:
-        return (ctypes.c_int64 * self.size)(*counts)
-
-    def _of_rank(self, counts: Sequence[int]) -> int:
-        _same_count("counts", len(counts), self.size)
-        return counts[self.rank]
+    def _each(self, counts: Sequence[int]) -> List[int]:
+        """How many elements each rank has."""
+        each = items("counts", counts, "a number of elements for each rank",
+                     "counts=[3, 1]")
+        if len(each) != self.size:
+            raise ValueError("counts has %d numbers, the group %d ranks; give "
+                             "one number for each rank" %
+                             (len(each), self.size))
+        return each
 

@@ -4,6 +4,7 @@ from typing import Any
 
 import torch
 
+from .._arguments import items
 from ._optim import owner_of
 
 
@@ -25,7 +26,13 @@ def clip_grad_norm_(target: Any, max_norm: float,
     elif isinstance(target, (torch.nn.Module, torch.optim.Optimizer)):
         runtime = runtime_of(target)
     else:
-        runtime = owner_of(next(iter(target)))[0]
+        params = items("target", target, "parameters",
+                       "clip_grad_norm_(model.parameters(), 1.0)")
+        if not params:
+            raise ValueError("there are no parameters to clip: 0 were given (an "
+                             "iterator that was used before has none left); "
+                             "give the model or model.parameters()")
+        runtime = owner_of(params[0])[0]
     runtime.clip = float(max_norm)
     if runtime.norm_out is None:
         runtime.norm_out = torch.full((), float("nan"),

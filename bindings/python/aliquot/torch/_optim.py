@@ -10,11 +10,16 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 import torch
 
+from .._arguments import items
 from .._error import failed_precondition
 from ._runtime import Runtime
 
 
 def owner_of(tensor: torch.Tensor) -> Tuple[Runtime, Any]:
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(
+            "%.80r is of type %s and no parameter of a sharded model; give "
+            "model.parameters()" % (tensor, type(tensor).__name__))
     owner = getattr(tensor, "_aliquot", None)
     if owner is None:
         raise ValueError(
@@ -188,7 +193,9 @@ class AdamW(EngineOptimizer):
         _refuse(dict(amsgrad=amsgrad, maximize=maximize), "amsgrad",
                 "maximize")
         self.state_dtype = state_dtype
-        super().__init__(params, dict(lr=lr, betas=tuple(betas), eps=eps,
+        betas = tuple(items("betas", betas, "two numbers",
+                            "betas=(0.9, 0.999)"))
+        super().__init__(params, dict(lr=lr, betas=betas, eps=eps,
                                       weight_decay=weight_decay))
 
     def describe(self, group: Dict[str, Any]) -> Dict[str, Any]:

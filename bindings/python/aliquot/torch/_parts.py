@@ -11,6 +11,8 @@ from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple, Union
 import torch
 from torch import nn
 
+from .._arguments import items
+
 Choice = Union[type, nn.Module, Callable[[nn.Module], bool]]
 
 
@@ -124,11 +126,15 @@ def _chosen(module: nn.Module, choices: Iterable[Choice]) -> bool:
 def split(model: nn.Module, choices: Iterable[Choice]
           ) -> Tuple[List[Unit], List[Param]]:
     """The units, root first and then in the order of model.modules()."""
-    choices = list(choices)
-    for choice in choices:
+    choices = items("units", choices, "classes, modules or functions of a "
+                    "module", "units=[Block]")
+    for index, choice in enumerate(choices):
         if not callable(choice):  # modules and classes are
-            raise TypeError("units=[%r]: give classes, modules or functions of "
-                            "a module" % (choice,))
+            raise TypeError(
+                "units[%d]=%.80r is of type %s; give classes, modules or "
+                "functions of a module, as in units=[Block] (by name: "
+                "units=[lambda m: type(m).__name__ == \"Block\"])" %
+                (index, choice, type(choice).__name__))
     units = [Unit("root", model, True)]
     owner: Dict[str, Unit] = {"": units[0]}
     params: Dict[nn.Parameter, Param] = {}

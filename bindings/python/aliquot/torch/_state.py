@@ -10,6 +10,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
 
 import torch
 
+from .._arguments import items
 from .._error import failed_precondition
 from ._lend import TORCH, shard_tensor, tensor_at
 from ._parts import Param
@@ -151,12 +152,20 @@ def sharded_state_dict(runtime: Runtime) -> Dict[str, Any]:
 def load_sharded_state_dict(
         runtime: Runtime,
         saved: Union[Dict[str, Any], Iterable[Dict[str, Any]]]) -> None:
-    pieces = [saved] if isinstance(saved, dict) else list(saved)
+    pieces = [saved] if isinstance(saved, dict) else items(
+        "saved", saved, "dicts", "[torch.load(name) for name in names]")
     runtime.finish()
-    for piece in pieces:
-        if piece.get("format") != FORMAT:
-            raise ValueError("not a sharded state dict: format %r" %
-                             (piece.get("format"),))
+    if not pieces:
+        raise ValueError("saved holds 0 dicts; give those of sharded_state_dict "
+                         "of all ranks")
+    for index, piece in enumerate(pieces):
+        if not isinstance(piece, dict) or piece.get("format") != FORMAT:
+            raise ValueError(
+                "dict %d of %d is no sharded state dict, but a %s%s; give what "
+                "sharded_state_dict returned" % (
+                    index, len(pieces), type(piece).__name__,
+                    " of format %r" % piece.get("format") if isinstance(
+                        piece, dict) else ""))
     runtime.engine.param_touch()  # no rank still reads what all may share
     for param in runtime.params:
         for what in kept(runtime, param):

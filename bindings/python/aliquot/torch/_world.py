@@ -8,7 +8,7 @@ from typing import Any, Dict, Optional
 
 from .._context import Context, open_context
 from .._error import Error
-from .._mesh import Mesh
+from .._mesh import Mesh, spec_text
 
 _default: Optional[Context] = None
 _meshes: Dict[str, Mesh] = {}
@@ -34,28 +34,28 @@ def resolve_mesh(mesh: Any) -> Mesh:
     if isinstance(mesh, Context):
         return mesh.mesh()
     context = default_context()
-    spec = "" if mesh is None else (
-        mesh if isinstance(mesh, str)
-        else ",".join("%s=%d" % item for item in mesh.items()))
+    spec = spec_text("" if mesh is None else mesh)
     if spec not in _meshes:
         _meshes[spec] = context.mesh(spec)
     return _meshes[spec]
 
 
-AXES = ("pp", "dp_replicate", "dp_shard", "cp", "tp", "ep")
+DATA = ("dp_replicate", "dp_shard")
+# Ranks along these have engines of their own, which the caller keeps in step.
+OTHERS = ("pp", "cp", "tp", "ep")
 
 
 def data_ranks(mesh: Mesh) -> int:
     """How many ranks share a model's data out.  Refuses axes that nobody would
-    keep in step: a typing error would train copies that drift apart."""
-    known = 1
-    for axis in AXES:
-        known *= mesh.axis_size(axis)
-    if known != mesh.context.size:
-        raise ValueError(
-            "mesh %r has %d ranks on axes that shard() knows (%s), the world "
-            "has %d; data is shared out over dp_replicate and dp_shard" %
-            (mesh.spec, known, ", ".join(AXES), mesh.context.size))
+    keep in step: a typing error would train copies that drift apart.  Of size 1,
+    too, lest it be found only where there are more ranks."""
+    for axis, size in mesh.axes.items():
+        if axis not in DATA + OTHERS:
+            raise ValueError(
+                "mesh %r: shard() does not know the axis %s (%d of %d ranks); "
+                "use %s, as in \"dp_shard=%d\" (for %s there is nothing yet but "
+                "the names)" % (mesh.spec, axis, size, mesh.context.size,
+                                " and ".join(DATA), size, ", ".join(OTHERS)))
     return mesh.axis_size("dp_shard") * mesh.axis_size("dp_replicate")
 
 
