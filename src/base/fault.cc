@@ -14,6 +14,7 @@ const std::vector<std::string_view> kFaultPoints = {
     "group.attach",      // before a rank maps its group's control block
     "group.split",       // on entry of split
     "group.close",       // on entry of close
+    "group.report",      // in writing down the first failure of a group
     "shrink.join",       // before a rank says that it takes part in a shrink
     "shrink.make",       // it is decided who goes on
     "shrink.commit",     // the new control block is mapped

@@ -19,21 +19,33 @@ bool ended(int32_t pid) {
 
 }  // namespace
 
-bool WrittenOnce::begin() {
+bool WrittenOnce::begin(int32_t rank) {
   uint32_t none = 0;
   return word_.compare_exchange_strong(
-      none, kWriting | static_cast<uint32_t>(getpid()));
+      none, kWriting | static_cast<uint32_t>(rank) << kPidBits |
+                static_cast<uint32_t>(getpid()));
 }
 
 void WrittenOnce::end() {
-  uint32_t mine = kWriting | static_cast<uint32_t>(getpid());
-  word_.compare_exchange_strong(mine, kEnded);
+  uint32_t word = word_.load();
+  if ((word & kWriting) != 0) word_.compare_exchange_strong(word, kEnded);
 }
 
-int32_t WrittenOnce::writer() const {
+WrittenOnce::Writer WrittenOnce::writer() const {
   const uint32_t word = word_.load();
-  const bool unfinished = (word & (kWriting | kGivenUp)) != 0;
-  return unfinished ? static_cast<int32_t>(word & ~(kWriting | kGivenUp)) : 0;
+  if ((word & (kWriting | kGivenUp)) == 0) return {};
+  const uint32_t who = word & ~(kWriting | kGivenUp);
+  return {static_cast<int32_t>(who >> kPidBits),
+          static_cast<int32_t>(who & ((uint32_t{1} << kPidBits) - 1))};
+}
+
+Status WrittenOnce::unfinished(const std::string& what) const {
+  const Writer who = writer();
+  return make_error(ALQ_PEER_FAILED,
+                    "rank {} (process {}) ended, or was stopped, while it "
+                    "wrote down {}",
+                    who.rank, who.pid, what)
+      .with_rank(who.rank);
 }
 
 WrittenOnce::State WrittenOnce::state() {
@@ -44,7 +56,7 @@ WrittenOnce::State WrittenOnce::state() {
       sched_yield();
       continue;
     }
-    if (ended(writer()) || until.passed()) {
+    if (ended(writer().pid) || until.passed()) {
       // Before it ended it may have come to the end.
       word_.compare_exchange_strong(word, (word & ~kWriting) | kGivenUp);
       continue;

@@ -9,6 +9,9 @@
 
 #include <atomic>
 #include <cstdint>
+#include <string>
+
+#include "base/status.h"
 
 namespace aliquot {
 
@@ -16,8 +19,12 @@ class WrittenOnce {
  public:
   enum class State { kNot, kWhole, kUnfinished };
 
+  // Who writes: a rank of 0 to 63, in a process.
+  struct Writer {
+    int32_t rank = -1, pid = 0;
+  };
   // True for the first caller, who writes the record and calls end().
-  bool begin();
+  bool begin(int32_t rank);
   void end();
 
   bool begun() const { return word_.load() != 0; }
@@ -25,17 +32,21 @@ class WrittenOnce {
   // second.  Blocks: at most that long, once, while the record is being
   // written.
   State state();
-  // The process that began and has not ended; else 0.
-  int32_t writer() const;
+  // Who began and has not come to the end; rank -1 if nobody.
+  Writer writer() const;
+  // The error of kUnfinished, which names the writer.  what: as in "why group
+  // "world" failed".
+  Status unfinished(const std::string& what) const;
 
   // 0 until somebody begins.
   const std::atomic<uint32_t>& word() const { return word_; }
 
  private:
   static constexpr uint32_t kEnded = 1;
-  // With the process that writes.
+  // With the writer: processes have numbers of 22 bits, see proc(5), pid_max.
   static constexpr uint32_t kWriting = uint32_t{1} << 31;
   static constexpr uint32_t kGivenUp = uint32_t{1} << 30;
+  static constexpr int kPidBits = 22;
 
   std::atomic<uint32_t> word_{0};
 };

@@ -163,7 +163,7 @@ class Context(Handle):
         of an exception.)"""
         if not self.closed:
             try:
-                self.abort("rank %d: %s" % (self.rank, reason[:500]))
+                self.abort(reason[:500])
             except Error:
                 pass  # not connected yet
             self.release()

@@ -28,7 +28,7 @@ constexpr int32_t kMaxRanks = 64;
 constexpr int64_t kInlineBytes = 4096;    // payload that travels in the slot
 constexpr int64_t kStageBytes = 1048576;  // a rank's staging windows
 constexpr uint64_t kControlMagic = 0x316b636f6c627141;
-constexpr uint32_t kProtocolVersion = 6;
+constexpr uint32_t kProtocolVersion = 7;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(kMaxRanks <= 64);  // sets of ranks are words

@@ -11,7 +11,9 @@ namespace aliquot::mem {
 void poison(const GroupCore& core, alq_status code, int32_t culprit,
             const std::string& text) {
   Poison& record = core.control.poison();
-  if (record.once.begin()) {
+  const int32_t self = core.world_rank(core.rank);
+  if (record.once.begin(self)) {
+    (void)core.world->context->faults.point("group.report");
     record.code = code;
     record.culprit = culprit;
     copy_text(record.text, text);
@@ -37,10 +39,8 @@ Status poison_cause(const GroupCore& core) {
   const WrittenOnce::State state = record.once.state();
   if (state == WrittenOnce::State::kNot) return {};
   if (state == WrittenOnce::State::kUnfinished) {
-    return make_error(ALQ_PEER_FAILED,
-                      "group \"{}\": process {} ended, or was stopped, while "
-                      "it reported a failure",
-                      core.name, record.once.writer());
+    return record.once.unfinished(
+        fmt::format("why group \"{}\" failed", core.name));
   }
   char text[sizeof record.text];
   std::memcpy(text, record.text, sizeof text);

@@ -43,7 +43,7 @@ Board::Member& Board::member(int32_t rank) const {
 
 bool Board::poison(const Status& cause) {
   Record& r = record();
-  if (!r.once.begin()) return false;
+  if (!r.once.begin(ranks_[static_cast<size_t>(rank_)])) return false;
   r.code = cause.code();
   r.culprit = cause.rank();
   r.domain = cause.domain();
@@ -60,10 +60,7 @@ Status Board::cause() const {
   const WrittenOnce::State state = r.once.state();
   if (state == WrittenOnce::State::kNot) return {};
   if (state == WrittenOnce::State::kUnfinished) {
-    return make_error(ALQ_PEER_FAILED,
-                      "group \"{}\": process {} ended, or was stopped, while "
-                      "it reported a failure",
-                      name_, r.once.writer());
+    return r.once.unfinished(fmt::format("why group \"{}\" failed", name_));
   }
   return Status(r.code, std::string(r.text, strnlen(r.text, sizeof r.text)))
       .with_native(r.domain, r.native)

@@ -7,13 +7,15 @@ using Places = std::vector<std::string>;
 using Shapes = std::vector<Shape>;
 
 const Places kPoints = {"coll.issue", "coll.posted", "coll.data", "coll.done"};
+const Places kDeaths = {"coll.issue", "coll.posted", "coll.data", "coll.done",
+                        "group.report"};
 
 // The placements of a fault kind; none where it does not exist.
 Places places_of(Fault fault, RankKind kind, int32_t size, Op op) {
   const bool threads = kind == RankKind::kThreads;
   const bool barrier = op == Op::kBarrier;
   switch (fault) {
-    case Fault::kKill: return threads ? Places{} : kPoints;
+    case Fault::kKill: return threads ? Places{} : kDeaths;
     case Fault::kStoreHost:
       return threads ? Places{} : Places{"coll.issue", "coll.data"};
     case Fault::kStop:

@@ -332,6 +332,11 @@ RanksOptions options_of(const Run& run) {
     case Fault::kKill:
     case Fault::kStoreHost:
       o.faults = fmt::format("{}@{}=kill", at, run.victim);
+      // Of an error of its own, which the others never read.
+      if (run.place == "group.report") {
+        o.faults = fmt::format("coll.data:3@{0}=error,group.report@{0}=kill",
+                               run.victim);
+      }
       break;
     case Fault::kStop:
     case Fault::kPause:

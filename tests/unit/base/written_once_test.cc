@@ -1,5 +1,6 @@
 #include "base/written_once.h"
 
+#include <fmt/format.h>
 #include <signal.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -20,6 +21,16 @@ struct Record {
   WrittenOnce once;
   int value = 0;
 };
+
+// Ranks and processes of the largest numbers do not run into one another.
+BOOST_AUTO_TEST_CASE(every_rank_can_write) {
+  for (int32_t rank : {0, 1, 31, 32, 63}) {
+    WrittenOnce once;
+    BOOST_TEST(once.begin(rank));
+    BOOST_TEST(once.writer().rank == rank);
+    BOOST_TEST(once.writer().pid == getpid());
+  }
+}
 
 // A record that a child writes.
 class Shared {
@@ -58,19 +69,20 @@ BOOST_AUTO_TEST_CASE(the_first_writes) {
   Record record;
   BOOST_TEST((record.once.state() == State::kNot));
   BOOST_TEST(record.once.word().load() == 0U);
-  BOOST_TEST(record.once.begin());
+  BOOST_TEST(record.once.begin(7));
   BOOST_TEST(record.once.begun());
-  BOOST_TEST(record.once.writer() == getpid());
-  BOOST_TEST(!record.once.begin());
+  BOOST_TEST(record.once.writer().pid == getpid());
+  BOOST_TEST(record.once.writer().rank == 7);
+  BOOST_TEST(!record.once.begin(7));
   record.once.end();
   BOOST_TEST((record.once.state() == State::kWhole));
-  BOOST_TEST(record.once.writer() == 0);
-  BOOST_TEST(!record.once.begin());
+  BOOST_TEST(record.once.writer().rank == -1);
+  BOOST_TEST(!record.once.begin(7));
 }
 
 BOOST_AUTO_TEST_CASE(a_slow_writer_is_waited_for) {
   Shared record([](Record& r) {
-    r.once.begin();
+    r.once.begin(7);
     usleep(200'000);
     r.value = 7;
     r.once.end();
@@ -80,14 +92,20 @@ BOOST_AUTO_TEST_CASE(a_slow_writer_is_waited_for) {
 }
 
 BOOST_AUTO_TEST_CASE(a_writer_that_ended_is_not) {
-  Shared record([](Record& r) { r.once.begin(); });
+  Shared record([](Record& r) { r.once.begin(7); });
   BOOST_TEST((record->once.state() == State::kUnfinished));
-  BOOST_TEST(record->once.writer() == record.pid());
+  BOOST_TEST(record->once.writer().pid == record.pid());
+  const Status error = record->once.unfinished("why");
+  BOOST_TEST(error.rank() == 7);
+  BOOST_TEST(error.message() ==
+             fmt::format("rank 7 (process {}) ended, or was stopped, while it "
+                         "wrote down why",
+                         record.pid()));
 }
 
 BOOST_AUTO_TEST_CASE(a_writer_that_is_stopped_is_for_a_while) {
   Shared record([](Record& r) {
-    r.once.begin();
+    r.once.begin(7);
     raise(SIGSTOP);
     r.once.end();
   });
@@ -103,7 +121,7 @@ BOOST_AUTO_TEST_CASE(a_writer_that_is_stopped_is_for_a_while) {
   kill(record.pid(), SIGCONT);
   waitpid(record.pid(), nullptr, 0);
   BOOST_TEST((record->once.state() == State::kUnfinished));
-  BOOST_TEST(record->once.writer() == record.pid());
+  BOOST_TEST(record->once.writer().pid == record.pid());
 }
 
 }  // namespace
