@@ -26,6 +26,8 @@ namespace {
 
 // Rank 0 takes the first free one of these, so that nobody can take it first.
 constexpr int kStorePorts = 16;
+// After a rank exits with an error one that was killed may still be seen.
+constexpr int64_t kSettleMs = 100;
 
 int64_t now_ms() {
   timespec t;
@@ -223,8 +225,9 @@ void Job::loop() {
 }
 
 int Job::poll_timeout() const {
-  if (kill_at_ == 0) return 1000;
-  return static_cast<int>(std::clamp<int64_t>(kill_at_ - now_ms(), 0, 1000));
+  const int64_t next = ending_ ? kill_at_ : decide_at_;
+  if (next == 0) return 1000;
+  return static_cast<int>(std::clamp<int64_t>(next - now_ms(), 0, 1000));
 }
 
 void Job::on_output(Pipe& pipe) {
@@ -296,7 +299,6 @@ void Job::kill_late() {
 }
 
 void Job::reap() {
-  int failed = -1, failed_how = 0, failed_status = 0;
   for (size_t r = 0; r < ranks_.size(); ++r) {
     if (ranks_[r].pid < 0) continue;
     siginfo_t info = {};
@@ -311,23 +313,27 @@ void Job::reap() {
     keeper_.remove(ranks_[r].pid);
     ranks_[r].pid = -1;
     if (info.si_code == CLD_EXITED && info.si_status == 0) continue;
-    // Of several found at once, one that was killed is likelier the cause than
-    // those that exited with an error.
-    bool better =
-        failed < 0 || (failed_how == CLD_EXITED && info.si_code != CLD_EXITED);
-    if (better) {
-      failed = static_cast<int>(r);
-      failed_how = info.si_code;
-      failed_status = info.si_status;
-    }
+    note_end({static_cast<int>(r), info.si_code, info.si_status});
   }
-  if (failed >= 0) note_failure(failed, failed_how, failed_status);
+  decide();
 }
 
-void Job::note_failure(int rank, int how, int status) {
-  if (ending_ || failed_rank_ >= 0) return;  // it was told to end
-  failed_rank_ = rank;
-  bool exited = how == CLD_EXITED;
+// Who was killed is likelier the cause than who gave up, which may be seen
+// first: to take down a process takes longer than to miss it.
+void Job::note_end(const End& end) {
+  if (ending_) return;  // it was told to end
+  if (first_end_.rank < 0) decide_at_ = now_ms() + kSettleMs;
+  if (first_end_.rank < 0 || (first_end_.gave_up() && !end.gave_up())) {
+    first_end_ = end;
+  }
+}
+
+void Job::decide() {
+  if (ending_ || first_end_.rank < 0) return;
+  if (first_end_.gave_up() && running() > 0 && now_ms() < decide_at_) return;
+  const bool exited = first_end_.how == CLD_EXITED;
+  const int rank = failed_rank_ = first_end_.rank;
+  const int status = first_end_.status;
   code_ = exited ? status : 128 + status;
   std::string what = exited ? fmt::format("exited with code {}", status)
                             : fmt::format("was killed by signal {} ({})",

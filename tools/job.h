@@ -2,6 +2,8 @@
 // together.  One thread, one poll loop; signals arrive through a signalfd.
 #pragma once
 
+#include <signal.h>
+
 #include <cstdint>
 #include <deque>
 #include <string>
@@ -48,6 +50,11 @@ class Job {
   struct Rank {
     pid_t pid = -1;  // also its process group; -1 once it has ended
   };
+  struct End {  // of a rank that failed, as waitid() says it
+    int rank = -1, how = 0, status = 0;
+    // By itself, maybe for what became of another rank.
+    bool gave_up() const { return how == CLD_EXITED || status == SIGABRT; }
+  };
 
   bool prepare();
   bool start_rank(int rank);
@@ -59,7 +66,8 @@ class Job {
   void forward(int signal);
   void on_output(Pipe& pipe);
   void reap();
-  void note_failure(int rank, int status_code, int status);
+  void note_end(const End& end);
+  void decide();
   void end_all(int signal);
   void kill_late();
   void drain();
@@ -80,6 +88,8 @@ class Job {
   std::string flight_;       // the folder in use
   bool own_flight_ = false;  // to be removed
   int code_ = 0;
+  End first_end_;          // the likeliest cause so far
+  int64_t decide_at_ = 0;  // 0: none has failed
   int failed_rank_ = -1;
   bool ending_ = false;
   int64_t kill_at_ = 0;  // 0: not set

@@ -47,6 +47,32 @@ BOOST_AUTO_TEST_CASE(a_killed_rank_is_reported_with_its_signal) {
              o.err);
 }
 
+// The others give up, by an exit or by abort(), when they miss it; that may be
+// seen first.
+BOOST_AUTO_TEST_CASE(who_was_killed_goes_before_who_gave_up) {
+  const std::string killed =
+      "go=$ALIQUOT_FLIGHT_DIR/go; [ $RANK = 1 ] || { touch $go; ";
+  for (const std::string end : {"exit 3", "kill -ABRT $$"}) {
+    Outcome o = start(killed + end + "; }; while [ ! -e $go ]; do :; done; " +
+                          "kill -KILL $$",
+                      "2")
+                    .finish();
+    BOOST_TEST(o.code == 128 + SIGKILL, end << ": " << o.err);
+    BOOST_TEST(o.err.find("rank 1 was killed by signal 9") != std::string::npos,
+               o.err);
+  }
+  // Nobody was killed: the first, here before it is missed.
+  Outcome o = start(
+                  "pid=$ALIQUOT_FLIGHT_DIR/pid; [ $RANK = 1 ] && "
+                  "{ echo $$ > $pid.new; mv $pid.new $pid; exit 3; }; "
+                  "while [ ! -e $pid ]; do :; done; "
+                  "while kill -0 $(cat $pid) 2> /dev/null; do :; done; "
+                  "kill -ABRT $$",
+                  "2")
+                  .finish();
+  BOOST_TEST(o.code == 3, o.err);
+}
+
 BOOST_AUTO_TEST_CASE(a_rank_that_ends_well_does_not_end_the_others) {
   Outcome o = aliquot({"run", "-n", "2", "sh", "-c",
                        "if [ $RANK = 1 ]; then sleep 0.5; echo late; fi"});
