@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <set>
@@ -109,7 +108,7 @@ std::string fate(const FlightRank& rank, const std::string& reason,
   // One that aborted its groups said why; others found it gone.
   if (reason.find("abort") != std::string::npos) return "gave up";
   if (gone.rank == rank.rank && !gone.how.empty()) return gone.how;
-  // After another one had ended, the launcher ended it.
+  // Another one ended before, for this one's sake or in its own way.
   return gone.rank >= 0 ? "was lost" : "died without an error";
 }
 
@@ -138,7 +137,8 @@ Blame named(const std::vector<FlightRank>& ranks, int culprit,
 Blame silent(const std::vector<FlightRank>& ranks, const std::vector<int>& who,
              const std::string& how) {
   const FlightRank& first = *find(ranks, who[0]);
-  return {who, fmt::format("{} {} {}{}", rank_list(who), how, where(first),
+  return {who, fmt::format("{} {}{} {}{}", rank_list(who), how,
+                           who.size() == 1 ? "" : ", the first", where(first),
                            others(ranks, who))};
 }
 
@@ -172,11 +172,24 @@ bool has_called(const FlightRank& rank, const FlightRank& waiting,
   });
 }
 
+// Ranks that are in an operation, who has been there longest first.
+std::vector<const FlightRank*> waiters(const std::vector<FlightRank>& ranks) {
+  std::vector<const FlightRank*> in;
+  for (const FlightRank& rank : ranks) {
+    if (current(rank) != nullptr) in.push_back(&rank);
+  }
+  std::stable_sort(in.begin(), in.end(),
+                   [](const FlightRank* a, const FlightRank* b) {
+                     return current(*a)->issued_ns < current(*b)->issued_ns;
+                   });
+  return in;
+}
+
 // The ranks that have not called what others wait in.
 Late laggards(const std::vector<FlightRank>& ranks) {
-  for (const FlightRank& waiting : ranks) {
+  for (const FlightRank* waiter : waiters(ranks)) {
+    const FlightRank& waiting = *waiter;
     const FlightOp* op = current(waiting);
-    if (op == nullptr) continue;
     const std::vector<int> ends = {op->peer};
     std::vector<int> late;
     for (int member : op->is_message() ? ends : op->members) {
@@ -187,6 +200,21 @@ Late laggards(const std::vector<FlightRank>& ranks) {
     if (!late.empty()) return {late, op};
   }
   return {};
+}
+
+// Of the ranks that are so, those that others wait for; if for none, all.
+template <typename Is>
+std::vector<int> missed(const std::vector<FlightRank>& ranks, Is is) {
+  const std::vector<int> late = laggards(ranks).ranks;
+  std::vector<int> all, awaited;
+  for (const FlightRank& rank : ranks) {
+    if (!is(rank)) continue;
+    all.push_back(rank.rank);
+    if (std::count(late.begin(), late.end(), rank.rank) > 0) {
+      awaited.push_back(rank.rank);
+    }
+  }
+  return awaited.empty() ? all : awaited;
 }
 
 Blame waited_for(const std::vector<FlightRank>& ranks) {
@@ -201,8 +229,7 @@ Blame waited_for(const std::vector<FlightRank>& ranks) {
                       one ? "has" : "have", op_in_group(*late.op),
                       one ? "it is" : "the first is",
                       first == nullptr ? "without a record" : where(*first),
-                      others(ranks, late.ranks)),
-          late.op->issued_ns};
+                      others(ranks, late.ranks))};
 }
 
 std::string state_of(const FlightRank& rank) {
@@ -212,32 +239,35 @@ std::string state_of(const FlightRank& rank) {
   return rank.alive ? "running" : "gone";
 }
 
-}  // namespace
-
-Blame blame(const std::vector<FlightRank>& ranks, const FirstGone& gone) {
+Blame whoever(const std::vector<FlightRank>& ranks, const FirstGone& gone) {
   int culprit = most_named(ranks);
   if (culprit >= 0) return named(ranks, culprit, gone);
   const FlightRank* first = find(ranks, gone.rank);
   if (first != nullptr && first->died()) {
     return ended_first(ranks, *first, gone.how);
   }
-  std::vector<int> dead, missed, stopped;
-  const std::vector<int> late = laggards(ranks).ranks;
-  for (const FlightRank& rank : ranks) {
-    if (rank.stopped && rank.ending == kFlightOpen) {
-      stopped.push_back(rank.rank);
-    }
-    if (!rank.died()) continue;
-    dead.push_back(rank.rank);
-    if (std::count(late.begin(), late.end(), rank.rank) > 0) {
-      missed.push_back(rank.rank);
-    }
-  }
-  if (!missed.empty()) dead = missed;
+  const std::vector<int> dead =
+      missed(ranks, [](const FlightRank& r) { return r.died(); });
   if (!dead.empty()) return silent(ranks, dead, "died without an error");
+  const std::vector<int> stopped = missed(ranks, [](const FlightRank& r) {
+    return r.stopped && r.ending == kFlightOpen;
+  });
   if (stopped.empty()) return waited_for(ranks);
   return silent(ranks, stopped,
                 stopped.size() == 1 ? "is stopped" : "are stopped");
+}
+
+}  // namespace
+
+Blame blame(const std::vector<FlightRank>& ranks, const FirstGone& gone) {
+  Blame result = whoever(ranks, gone);
+  for (const FlightRank* rank : waiters(ranks)) {
+    const auto& who = result.culprits;
+    if (std::count(who.begin(), who.end(), rank->rank) > 0) continue;
+    result.since_ns = current(*rank)->issued_ns;
+    break;
+  }
+  return result;
 }
 
 void add_blame(CLI::App& app, int* code) {
@@ -253,16 +283,15 @@ void add_blame(CLI::App& app, int* code) {
   sub->footer("Example: aliquot blame /tmp/flight");
   sub->callback([=] {
     std::string left_out;
-    std::error_code ignored;
     std::vector<FlightRank> ranks = read_flights(*folder, &left_out);
     if (!left_out.empty()) fmt::print(stderr, "{}\n", left_out);
     if (ranks.empty()) {
       fmt::print(stderr,
                  "aliquot blame: no rank-N.flight in {}: it is where "
                  "ALIQUOT_FLIGHT_DIR or --flight of aliquot run told ranks to "
-                 "record, else {}/aliquot-* while the job runs\n",
-                 *folder,
-                 std::filesystem::temp_directory_path(ignored).string());
+                 "record, else ${{TMPDIR:-/tmp}}/aliquot-* while the job "
+                 "runs\n",
+                 *folder);
       *code = kUsage;
       return;
     }

@@ -17,7 +17,7 @@ namespace aliquot::tools {
 struct Blame {
   std::vector<int> culprits;  // empty: nobody
   std::string sentence;
-  // Since when a rank waits for those that have not called; 0: it is not that.
+  // Since when another rank has been in an operation, the oldest; 0: none is.
   int64_t since_ns = 0;
 };
 Blame blame(const std::vector<FlightRank>& ranks, const FirstGone& gone = {});

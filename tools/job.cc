@@ -101,8 +101,8 @@ bool Job::prepare() {
   end_fd_ = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
   merger_.hurry_at(end_fd_);
   null_fd_ = open("/dev/null", O_RDWR | O_CLOEXEC);
-  if (!make_flight_folder()) return false;
   int store = free_loopback_port(), master = free_loopback_port();
+  if (!make_flight_folder()) return false;
   if (signal_fd_ < 0 || end_fd_ < 0 || null_fd_ < 0 || store == 0 ||
       master == 0 || !keeper_.start(own_flight_ ? flight_ : "")) {
     merger_.say(fmt::format("aliquot run: cannot prepare the job: {}",

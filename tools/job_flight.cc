@@ -52,8 +52,10 @@ void Job::tell_hang() {
   if (flight_.empty()) return;
   std::string ignored;
   const Blame result = blame(read_flights(flight_, &ignored));
-  if (result.culprits.empty()) return;
-  if (now_ns() - result.since_ns < kHangNs) return;
+  if (result.culprits.empty() || result.since_ns == 0 ||
+      now_ns() - result.since_ns < kHangNs) {
+    return;
+  }
   merger_.say("aliquot run: " + result.sentence);
 }
 

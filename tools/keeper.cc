@@ -14,6 +14,8 @@
 namespace aliquot::tools {
 namespace {
 
+constexpr int kPatience = 500;  // times 10 ms
+
 // Ranks are killed, which takes a moment, and may still make their files.
 void remove_folder(const std::string& folder) {
   std::error_code failed;
@@ -72,7 +74,11 @@ void Keeper::remove(pid_t group) {
 
 Keeper::~Keeper() {
   if (pipe_ >= 0) close(pipe_);
-  if (pid_ > 0) waitpid(pid_, nullptr, 0);
+  // It may have been stopped; it needs nobody.
+  for (int i = 0; pid_ > 0 && i < kPatience; ++i) {
+    if (waitpid(pid_, nullptr, WNOHANG) != 0) return;
+    usleep(10'000);
+  }
 }
 
 }  // namespace aliquot::tools

@@ -166,6 +166,7 @@ Result<std::shared_ptr<ContextState>> open(const alq_open_desc& desc) {
   if (desc.bootstrap == ALQ_BOOTSTRAP_BYTES) return state;
   Status met = meet(place, desc, state.get());
   if (met.ok()) return state;
+  if (met.rank() < 0) met = std::move(met).with_rank(context.rank);
   if (context.flight != nullptr) context.flight->fail(met);
   return met;
 }

@@ -31,6 +31,11 @@ bool in_use(const std::string& path) {
   bool young = fstat(fd, &s) == 0 && time(nullptr) - s.st_mtime < 10;
   ::close(fd);
   if (!whole) return young;  // being made
+  // Of an attempt to join that failed: this may be the next one.
+  if (header.pid == getpid() && header.ending.load() == kFlightFailed &&
+      header.groups.load() == 0) {
+    return false;
+  }
   return header.ending.load() != kFlightClosed && header.start_time != 0 &&
          process_state(header.pid, header.start_time) != ProcessState::kEnded;
 }

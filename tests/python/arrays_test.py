@@ -97,6 +97,17 @@ class Collectives(unittest.TestCase):
                 with self.assertRaisesRegex(kind, told):
                     function()
             self.assertEqual(mesh.axes, {"dp_shard": 1})
+            self.assertEqual(context.mesh(" dp_replicate=1, dp_shard=-1").axes,
+                             {"dp_replicate": 1, "dp_shard": 1})
+            self.assertEqual(context.mesh({"dp_shard": 2 / 2}).axes,
+                             {"dp_shard": 1})
+
+            def broken():
+                yield 3
+                raise TypeError("of the caller")
+
+            with self.assertRaisesRegex(TypeError, "^of the caller$"):
+                group.all_gather_v(x, x, broken())
             group.all_gather_v(x, x, (ctypes.c_int64 * 1)(3))
 
     def test_point_to_point_and_async(self):

@@ -128,6 +128,7 @@ class Steps(unittest.TestCase):
                 engine.microbatch_begin()
             with self.assertRaises(TypeError):
                 engine.param_add("p", (2,), "complex")
+            aliquot.Engine(context.mesh()).optimizer_set(0, "sgd", betas=None)
             for function, told in (
                     (lambda: engine.param_add("q", 2), "shape=2 is one int"),
                     (lambda: engine.param_add("q", "23"), "shape='23' is one s"),

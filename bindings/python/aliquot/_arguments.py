@@ -6,10 +6,12 @@ from typing import Any, List
 def items(what: str, value: Any, of: str, example: str) -> List[Any]:
     """The values of an argument as a list.  A str has values too, its letters,
     which nobody means; and one value alone has none."""
-    try:
-        if not isinstance(value, (str, bytes)):
-            return list(iter(value))
-    except TypeError:
-        pass
+    if not isinstance(value, (str, bytes)):
+        try:
+            each = iter(value)
+        except TypeError:
+            pass
+        else:
+            return list(each)
     raise TypeError("%s=%.80r is one %s; give a list of %s, as in %s" %
                     (what, value, type(value).__name__, of, example)) from None

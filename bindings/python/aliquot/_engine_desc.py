@@ -84,19 +84,23 @@ def plan_desc(strategy: str = "default", *, phases: Sequence[str] = (),
         nesting=None if nesting is None else nesting.encode())
 
 
-def optimizer_desc(kind: str, *, betas: Any = (0.9, 0.999), eps: float = 1e-8,
-                   momentum: float = 0.0, dampening: float = 0.0,
-                   nesterov: bool = False, state_dtype: Any = None) -> Any:
-    adamw = kind == "adamw"
+def _betas(betas: Any) -> Any:
     pair = items("betas", betas, "two numbers", "betas=(0.9, 0.999)")
     if len(pair) != 2:
         raise ValueError("betas=%r holds %d numbers; give two, as in "
                          "betas=(0.9, 0.999)" % (betas, len(pair)))
+    return pair
+
+
+def optimizer_desc(kind: str, *, betas: Any = (0.9, 0.999), eps: float = 1e-8,
+                   momentum: float = 0.0, dampening: float = 0.0,
+                   nesterov: bool = False, state_dtype: Any = None) -> Any:
+    adamw = kind == "adamw"
+    pair = _betas(betas) if adamw else (0.0, 0.0)
     return make(
         _ffi.alq_optimizer_desc, kind=choice("optimizer", kind, OPTIMIZERS),
-        nesterov=int(nesterov), beta1=pair[0] if adamw else 0.0,
-        beta2=pair[1] if adamw else 0.0, eps=eps if adamw else 0.0,
-        momentum=momentum, dampening=dampening,
+        nesterov=int(nesterov), beta1=pair[0], beta2=pair[1],
+        eps=eps if adamw else 0.0, momentum=momentum, dampening=dampening,
         state_dtype=dtype_or_default(state_dtype))
 
 

@@ -30,7 +30,7 @@ class Error(RuntimeError):
         return _NAMES.get(self.code, "ALQ_UNKNOWN")
 
     def __str__(self) -> str:
-        return self.message  # some of Python's own classes would add to it
+        return str(self.message)  # some of Python's own classes would add to it
 
     def __reduce__(self) -> Any:
         return (type(self), (self.message, self.code, self.rank, self.domain,

@@ -19,7 +19,8 @@ def spec_text(spec: Spec) -> str:
                         "\"dp_replicate=2,dp_shard=-1\", or a dict of the same" %
                         (spec, type(spec).__name__))
     for axis, size in spec.items():
-        if not isinstance(size, SupportsIndex):
+        whole = isinstance(size, float) and size.is_integer()
+        if not isinstance(size, SupportsIndex) and not whole:
             raise TypeError("mesh axis %r: its size %r is of type %s; give an "
                             "int, or -1 for the rest" %
                             (axis, size, type(size).__name__))
@@ -48,7 +49,8 @@ class Mesh(Handle):
     @property
     def axes(self) -> Dict[str, int]:
         """Names and sizes, slowest first; an empty spec is dp_shard alone."""
-        names = [item.partition("=")[0] for item in self.spec.split(",")]
+        names = [item.partition("=")[0].strip()
+                 for item in self.spec.split(",")]
         return {name: self.axis_size(name) for name in names
                 if name} or {"dp_shard": self.axis_size("dp_shard")}
 

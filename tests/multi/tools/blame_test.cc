@@ -107,6 +107,7 @@ BOOST_AUTO_TEST_CASE(a_stopped_rank_is_blamed_while_the_job_runs) {
   BOOST_TEST(has(o.out, "rank 1 was waiting in all_reduce #1"), o.out);
   BOOST_TEST(has(o.out, "rank 0: stopped"), o.out);
   BOOST_TEST(has(o.out, "rank 1: running"), o.out);
+  sleep_ms(1500);  // that it hangs is told after a second
   job.signal(SIGTERM);
   o = job.finish();
   BOOST_TEST(!o.timed_out);
@@ -141,6 +142,17 @@ BOOST_AUTO_TEST_CASE(an_interrupted_job_that_goes_on_blames_nobody) {
   BOOST_TEST(has(o.err, "ending 2 ranks"), o.err);
   BOOST_TEST(!has(o.err, "rank 0"), o.err);
   BOOST_TEST(!has(o.err, "rank 1"), o.err);
+}
+
+// Its own error, which names nobody.
+BOOST_AUTO_TEST_CASE(a_rank_that_can_not_join_is_blamed_with_its_error) {
+  Outcome o = aliquot({"run", "-n", "2", "--", "sh", "-c",
+                       "[ $RANK = 1 ] && export ALIQUOT_FAULT=$1; exec $0",
+                       ABI_RANK, "bootstrap.gather=error"});
+  BOOST_TEST(o.code == 1);
+  BOOST_TEST(has(o.err, "aliquot run: rank 1 (process"), o.err);
+  BOOST_TEST(has(o.err, " failed before its first operation"), o.err);
+  BOOST_TEST(has(o.err, "bootstrap.gather"), o.err);
 }
 
 BOOST_AUTO_TEST_CASE(a_rank_that_never_came_is_blamed_not_who_waited) {
@@ -236,6 +248,36 @@ BOOST_AUTO_TEST_CASE(of_several_that_are_gone_the_awaited_one_is_blamed) {
   BOOST_TEST(has(b.sentence, "ranks 0 and 1 were waiting in all_reduce #5"),
              b.sentence);
   BOOST_TEST((tools::blame(alike).culprits == std::vector<int>{0, 1, 2}));
+}
+
+// Of stopped ranks, those that others wait for; and the oldest wait counts.
+BOOST_AUTO_TEST_CASE(who_holds_up_whom_is_told_from_the_oldest_wait) {
+  std::vector<tools::FlightRank> ranks = {rank_of(0, 5, kFlightArrived),
+                                          rank_of(1, 4, kFlightDone),
+                                          rank_of(2, 5, kFlightArrived)};
+  for (auto& rank : ranks) rank.alive = true;
+  ranks[0].ops[0].issued_ns = 2000;
+  ranks[2].ops[0].issued_ns = 1000;
+  for (auto& rank : ranks) rank.stopped = rank.rank != 0;
+  tools::Blame b = tools::blame(ranks);
+  BOOST_TEST((b.culprits == std::vector<int>{1}), b.sentence);
+  BOOST_TEST(b.sentence.starts_with("rank 1 is stopped after all_reduce #4"),
+             b.sentence);
+  BOOST_TEST(b.since_ns == 1000);
+  // Two groups: one works, in the other rank 2 waits longer.
+  for (auto& rank : ranks) rank.stopped = false;
+  ranks[0].ops[0].members = {0, 1};
+  ranks[2].ops[0].group = "other";
+  ranks[2].ops[0].members = {2, 3};
+  b = tools::blame(ranks);
+  BOOST_TEST((b.culprits == std::vector<int>{3}), b.sentence);
+  BOOST_TEST(b.since_ns == 1000);
+  // Nobody waits.
+  ranks[0].ops[0].state = ranks[2].ops[0].state = kFlightDone;
+  ranks[1].alive = false;
+  b = tools::blame(ranks);
+  BOOST_TEST((b.culprits == std::vector<int>{1}), b.sentence);
+  BOOST_TEST(b.since_ns == 0);
 }
 
 // Messages are numbered for themselves, and only the other end is awaited.

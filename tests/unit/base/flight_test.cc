@@ -114,6 +114,21 @@ BOOST_AUTO_TEST_CASE(
   BOOST_TEST(std::strlen(file->header.error) == sizeof file->header.error - 1);
 }
 
+// A record of a join that failed gives way to that of the next attempt; one of
+// a rank that had groups stays.
+BOOST_AUTO_TEST_CASE(a_rank_that_joins_again_is_recorded_in_its_place) {
+  Folder folder;
+  make(folder)->fail(make_error(ALQ_DEADLINE_EXCEEDED, "alone").with_rank(1));
+  BOOST_TEST(folder.read()->header.ending.load() == kFlightFailed);
+  auto flight = make(folder);
+  BOOST_TEST(folder.read()->header.ending.load() == kFlightOpen);
+  const int32_t ranks[] = {0, 3};
+  flight->add_group("pair", ranks);
+  flight->fail(make_error(ALQ_PEER_FAILED, "worked before").with_rank(0));
+  make(folder);
+  BOOST_TEST(std::string(folder.read()->header.error) == "worked before");
+}
+
 BOOST_AUTO_TEST_CASE(more_groups_than_the_table_holds) {
   Folder folder;
   auto flight = make(folder);

@@ -6,7 +6,7 @@ load_sharded_state_dict() takes the dicts of any number of ranks: ranges of
 flattened tensors, whatever they were cut for.
 """
 
-from typing import Any, Dict, Iterable, List, Optional, Tuple, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Tuple, Union
 
 import torch
 
@@ -152,14 +152,14 @@ def sharded_state_dict(runtime: Runtime) -> Dict[str, Any]:
 def load_sharded_state_dict(
         runtime: Runtime,
         saved: Union[Dict[str, Any], Iterable[Dict[str, Any]]]) -> None:
-    pieces = [saved] if isinstance(saved, dict) else items(
+    pieces = [saved] if isinstance(saved, Mapping) else items(
         "saved", saved, "dicts", "[torch.load(name) for name in names]")
     runtime.finish()
     if not pieces:
         raise ValueError("saved holds 0 dicts; give those of sharded_state_dict "
                          "of all ranks")
     for index, piece in enumerate(pieces):
-        if not isinstance(piece, dict) or piece.get("format") != FORMAT:
+        if not isinstance(piece, Mapping) or piece.get("format") != FORMAT:
             raise ValueError(
                 "dict %d of %d is no sharded state dict, but a %s%s; give what "
                 "sharded_state_dict returned" % (
