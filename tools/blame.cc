@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <set>
+#include <utility>
 
 #include "tools/commands.h"
 
@@ -178,10 +179,13 @@ std::vector<const FlightRank*> waiters(const std::vector<FlightRank>& ranks) {
   for (const FlightRank& rank : ranks) {
     if (current(rank) != nullptr) in.push_back(&rank);
   }
-  std::stable_sort(in.begin(), in.end(),
-                   [](const FlightRank* a, const FlightRank* b) {
-                     return current(*a)->issued_ns < current(*b)->issued_ns;
-                   });
+  auto key = [](const FlightRank* rank) {
+    return std::make_pair(current(*rank)->issued_ns, rank->rank);
+  };
+  std::sort(in.begin(), in.end(),
+            [&](const FlightRank* a, const FlightRank* b) {
+              return key(a) < key(b);
+            });
   return in;
 }
 
