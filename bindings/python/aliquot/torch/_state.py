@@ -165,7 +165,7 @@ def load_sharded_state_dict(
                 "sharded_state_dict returned" % (
                     index, len(pieces), type(piece).__name__,
                     " of format %r" % piece.get("format") if isinstance(
-                        piece, dict) else ""))
+                        piece, Mapping) else ""))
     runtime.engine.param_touch()  # no rank still reads what all may share
     for param in runtime.params:
         for what in kept(runtime, param):
